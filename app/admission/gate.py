@@ -182,6 +182,10 @@ class Gate(SubmissionLimits):
         """Count refused submissions."""
         self._refusals.count(tenant.id, refused.code, submissions)
 
+    def count_other(self, code: str) -> None:
+        """Count a refused request that is no submission over a limit."""
+        self._refusals.count(0, code)
+
     def close(self, timeout: float) -> None:
         """Write what was counted, and read nothing more."""
         self._refusals.close()

@@ -1,4 +1,4 @@
-"""Refusals, counted by tenant, day and code.
+"""Refusals, counted by tenant, day and code; those of no tenant's submissions, by code alone.
 
 Counted in memory and written by one statement, at most once per second. What a process has not
 written when it is killed is lost; while the state store is away it is kept, up to a bound. A
@@ -62,8 +62,8 @@ class Refusals:
         )
 
     def count(self, tenant_id: int, code: str, refused: int = 1) -> None:
-        """Count refused submissions."""
-        one = (tenant_id, DATABASE_CLOCK.now().date(), code)
+        """Count refused submissions; of tenant 0, other requests."""
+        one = (tenant_id, DATABASE_CLOCK.now().date() if tenant_id else NO_DAY, code)
         with self._guard:
             if one not in self._counts and len(self._counts) >= MOST_KEPT:
                 return
@@ -77,8 +77,9 @@ class Refusals:
         if not counts:
             return
         written = Counter(counts)
-        for (_, _, code), refused in counts.items():
-            written[0, NO_DAY, code] += refused
+        for (tenant_id, _, code), refused in counts.items():
+            if tenant_id:
+                written[0, NO_DAY, code] += refused
         tenants, days, codes = zip(*written, strict=True)
         columns = {
             "tenants": plain_array(tenants),

@@ -40,7 +40,7 @@ METRICS = {
     " failure class.",
     "fairline_jobs_total{pool,outcome}": "Jobs ended, by outcome; one that is replayed ends again,"
     " one that is discarded counts as dead and as cancelled.",
-    "fairline_refusals_total{code}": "Submissions rejected, by error code.",
+    "fairline_refusals_total{code}": "Submissions and other requests rejected, by error code.",
     "fairline_dead_letters{type}": f"Dead letters; at most {DEAD_LETTERS_COUNTED} are counted.",
     # Limits.
     "fairline_tier_submit_per_second{tier}": "Submissions per second that a tenant of a tier may"

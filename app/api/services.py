@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from app.api.auth.identity import CallerTenants
     from app.api.auth.visitors import Visitors
     from app.api.http.body import BodyLimits
+    from app.api.http.refused import RefusedRequests
     from app.policy.pricing import PriceList
     from app.reads.events import Watch
     from app.reads.standby import StandbyReads
@@ -40,6 +41,8 @@ class Services(Intake):
     visitors: Visitors
     sessions: Sessions
     body_limits: BodyLimits
+    #: 401, 403 and 429, for the audit log.
+    refused: RefusedRequests
     #: The job types that may be submitted.
     types: Mapping[str, JobType]
     prices: PriceList

@@ -37,6 +37,7 @@ def post_sign_in() -> AnyResponse:
             raise Unauthenticated("Not an API key: keys look like fair_abcd1234_….")
         caller = current_services().visitors.of_key(key)
     except Unauthenticated as error:
+        current_services().refused.note(error, request.environ)
         page = render_template("console/sign-in.html", next=target, refused=error.detail)
         return Response(page, HTTPStatus.UNAUTHORIZED)
     if caller.tenant is None:

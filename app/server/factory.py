@@ -21,6 +21,7 @@ from app.api.auth.identity import CallerTenants
 from app.api.auth.visitors import Visitors
 from app.api.http.body import BodyLimits
 from app.api.http.problems import problem_of
+from app.api.http.refused import RefusedRequests
 from app.api.http.state import tell_lag
 from app.api.openapi.routes import openapi, publish
 from app.api.services import Services
@@ -35,6 +36,7 @@ from app.reads.events import Watch
 from app.reads.standby import StandbyReads
 from app.reads.views import Views
 from app.scheduler.relief import Relief, keep_relief
+from app.server.access_log import AccessLog
 from app.server.wsgi import FairlineApp
 from app.telemetry.hooks import requests_of, start_telemetry
 from app.tenants.directory import Directory
@@ -97,6 +99,7 @@ def build_app(settings: Settings) -> FairlineApp:
         ),
         sessions=sessions,
         body_limits=BodyLimits(settings.max_body_bytes, settings.body_seconds),
+        refused=RefusedRequests(engine, gate.count_other),
         types=job_types,
         blobs=open_blobs(settings.blob_url),
         prices=PriceList(
@@ -155,6 +158,8 @@ def begin_serving(app: FairlineApp, stop: threading.Event) -> None:
     engine = services.engine
     start_telemetry("api", engine)
     app.traced = requests_of(app)
+    if settings().access_log:
+        app.wsgi_app = AccessLog(app.wsgi_app)  # type: ignore[method-assign]  # as Flask documents
     threading.Thread(target=announce_api, args=(engine, stop), name="presence", daemon=True).start()
     # What the relief dispatches is counted too, whether this process admits anything or not.
     services.admission.counting.start()
@@ -170,6 +175,7 @@ def end_serving(app: Flask, stop: threading.Event) -> None:
     services: Services = app.extensions["fairline"]
     services.tenants.directory.close()
     services.admission.close(1.0)
+    services.refused.close()
     services.gate.close(1.0)
     with contextlib.suppress(StateStoreError):
         leave(services.engine, process_name("api"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from flask import Flask
+from flask import Flask, request
 
 from app.api.auth.access import Access, authorize
 from app.api.http.problems import problem_of
@@ -25,6 +25,7 @@ from models.store.errors import StateStoreError
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
     from flask.typing import ResponseReturnValue
+    from werkzeug.exceptions import HTTPException
 
     from app.telemetry.requests import Requests
 
@@ -56,6 +57,11 @@ class FairlineApp(Flask):
                 raise
             return super().dispatch_request()
 
+    def handle_user_exception(self, e: Exception) -> HTTPException | ResponseReturnValue:
+        """As in Flask; refusals are counted."""
+        self.extensions["fairline"].refused.note(e, request.environ)
+        return super().handle_user_exception(e)
+
     def answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Call the function of a hot route; Flask handles the others."""
         path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
@@ -71,6 +77,7 @@ class FairlineApp(Flask):
             else:
                 return super().wsgi_app(environ, start_response)
         except Exception as error:  # noqa: BLE001 - as in Flask: every error is an answer
+            services.refused.note(error, environ)
             reply = problem_of(error)
         answer: Iterable[bytes] = reply(environ, start_response)
         return answer
