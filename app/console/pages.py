@@ -17,6 +17,7 @@ NAVIGATION = (
     ("/console/workers", "Workers", "workers"),
     ("/console/schedules", "Schedules", "schedules"),
     ("/console/limits", "Circuits and quotas", "limits"),
+    ("/console/audit", "Audit log", "audit"),
 )
 #: Path and name of what is beside the menu: empty until somebody has run the lab.
 ELSEWHERE = (("/console/lab", "Load lab"),)

@@ -93,7 +93,8 @@ def export_acts(engine: Engine, wanted: AuditFilter) -> Iterator[dict[str, Any]]
             page = page.where(tuple_(ACTS.at, ACTS.id) > tuple_(*after))
         with connect(engine) as connection:
             rows = connection.execute(page).all()
-        yield from (dict(row._mapping) for row in rows)
+        # SQLAlchemy's names are of a class of their own, which JSON writers refuse.
+        yield from ({str(name): value for name, value in row._mapping.items()} for row in rows)
         if len(rows) < BATCH:
             return
         after = place_of(rows[-1])

@@ -121,6 +121,7 @@ CALLS: Mapping[str, Sequence[Call]] = {
     ],
     "DELETE /operator/keys/<key_id>": [Call(OPERATOR, "/operator/keys/abcd1234", stranger=404)],
     "GET /operator/scaling": [Call(OPERATOR, "/operator/scaling")],
+    "GET /operator/audit": [Call(OPERATOR, "/operator/audit")],
     "GET /operator/quotas": [Call(OPERATOR, "/operator/quotas")],
     "PUT /operator/quotas/<dependency>": [
         Call(OPERATOR, "/operator/quotas/claude", {"requests_per_minute": 60})
@@ -249,6 +250,7 @@ CALLS: Mapping[str, Sequence[Call]] = {
         Call(TENANT_PAGE, "/tenant/schedules/{schedule}", stranger=404)
     ],
     "GET /console/limits": [Call(CONSOLE, "/console/limits")],
+    "GET /console/audit": [Call(CONSOLE, "/console/audit")],
     "GET /console/lab": [Call(CONSOLE, "/console/lab")],
     "GET /console/lab/<name>": [Call(CONSOLE, "/console/lab/nothing", stranger=404)],
     "GET /console/lab/<name>/<file>": [

@@ -11,9 +11,8 @@ from flask import Blueprint, Response, request
 
 from app.api.http.query import next_link, parse_choice, parse_cursor, parse_limit
 from app.api.http.reply import Reply, fields_of
-from app.api.http.state import read_standby
+from app.api.http.state import read_state
 from app.api.openapi.declared import (
-    LAG,
     LINK,
     Parameter,
     Returns,
@@ -39,7 +38,7 @@ WHATS = tuple(act.value for act in Act)
 @for_operators(
     Scope.READ,
     "What operators and tenants did",
-    Returns(200, platform_answers.AuditLog, (LINK, LAG)),
+    Returns(200, platform_answers.AuditLog, (LINK,)),
     query=(
         Parameter("tenant", "Only what concerns the tenant of this name."),
         Parameter("who", "Only what this key, by its id, or this user of the system did."),
@@ -59,7 +58,7 @@ def get_audit() -> Response:
         until=parse_moment("until"),
     )
     limit, before = parse_limit(PAGE, MOST), parse_cursor(parse_audit_place)
-    with read_standby() as connection:
+    with read_state() as connection:
         found = read_acts(connection, wanted, limit + 1, before)
     acts = [fields_of(platform_answers.RecordedAct, row) for row in found[:limit]]
     last = str(place_of(found[limit - 1])) if len(found) > limit else None

@@ -32,6 +32,8 @@ WALK_SECONDS = 60.0
 #: Refusals are kept for so long, and walked once an hour.
 REFUSALS_DAYS = 400
 REFUSALS_SECONDS = 3600.0
+#: Old acts are looked for this often.
+AUDIT_SECONDS = 600.0
 #: Totals are folded this often.
 FOLD_SECONDS = 300.0
 FIRST_REFUSAL = (0, date(1970, 1, 1), "")
@@ -111,6 +113,7 @@ class Retirer(RoleQueries):
         self._refusal: tuple[int, date, str] = FIRST_REFUSAL
         self._refusals_due = 0.0
         self._fold_due = 0.0
+        self._audit_due = 0.0
 
     def run_once(self, now: float) -> int:
         """One batch of each kind; how many rows were read or deleted."""
@@ -130,14 +133,17 @@ class Retirer(RoleQueries):
             touched += looked
             if looked < BATCH:
                 self._refusals_due = now + REFUSALS_SECONDS
+        if now >= self._audit_due:
+            retired = self._retire_audit()
+            touched += retired
+            if retired < BATCH:
+                self._audit_due = now + AUDIT_SECONDS
         if now >= self._fold_due:
             self._write(FOLD)
             self._fold_due = now + FOLD_SECONDS
         touched += self._write(RETIRE_EVENTS, seconds=self._kept.events)
         touched += self._write(RETIRE_KEYS, seconds=self._kept.keys)
         touched += self._write(RETIRE_REPLAYS, seconds=self._kept.events)
-        for row in self._read(RETIRE_AUDIT, seconds=self._kept.audit):
-            touched += int(row.retired)
         touched += self._write(RETIRE_SESSIONS)
         return touched + self._write(RETIRE_TALLIES)
 
@@ -170,3 +176,7 @@ class Retirer(RoleQueries):
         more = looked == BATCH
         self._refusal = (page[0].tenant_id, page[0].day, page[0].code) if more else FIRST_REFUSAL
         return int(looked)
+
+    def _retire_audit(self) -> int:
+        rows = self._read(RETIRE_AUDIT, seconds=self._kept.audit)
+        return int(rows[0].retired) if rows else 0

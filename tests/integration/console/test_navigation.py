@@ -22,6 +22,7 @@ SAID = {
     "/console/workers": ("No workers found.", "<code>make up</code>"),
     "/console/schedules": ("No schedules yet.", ">Create</button>"),
     "/console/limits": ("No quotas declared", "<code>flask --app app quotas set"),
+    "/console/audit": ("Nothing was changed yet.", "<code>flask --app app audit export"),
     "/console/lab": ("No results yet.", "<pre>QUICK=1 make lab"),
 }
 
