@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from flask import Flask
 
+from app.cli.encryption import encryption
 from app.cli.errors import FairlineCommand
 from app.cli.quotas import quotas
 from app.cli.tenants import database, keys, tenants
@@ -22,7 +23,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def register_commands(app: Flask) -> None:
-    for command in (tenants, keys, quotas, migrate, run_scheduler, show_demo, replay_dead_letters):
+    managing = (tenants, keys, quotas, encryption)
+    for command in (*managing, migrate, run_scheduler, show_demo, replay_dead_letters):
         app.cli.add_command(command)
 
 

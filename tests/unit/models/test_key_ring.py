@@ -1,4 +1,4 @@
-"""The codec of encrypted values: what was encrypted for one place is read there and nowhere else."""
+"""The codec of encrypted values: what was encrypted for one place is read there only."""
 
 from __future__ import annotations
 
