@@ -20,6 +20,7 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+from functools import partial
 from typing import Any, NamedTuple
 
 from models.store.errors import DescribedError
@@ -108,9 +109,15 @@ class KeyRing:
     """Encrypts by its first key and decrypts by all of them. Safe to share between threads."""
 
     def __init__(self, keys: Sequence[EncryptionKey]) -> None:
+        # All of it now: a watchdog writes from a native thread, where nothing is to be imported.
+        from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+        from cryptography.hazmat.primitives.hashes import SHA256
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
         self._cipher: Callable[[bytes], Any] = AESGCM
+        self._derivation: Callable[[bytes], Any] = partial(HKDF, SHA256(), KEY_BYTES, None)
+        self._invalid: type[Exception] = InvalidTag
         self._keys = {key.id: key.secret for key in keys}
         self._tenant_keys: dict[tuple[str, int], bytes] = {}
         #: The key that encrypts.
@@ -161,15 +168,13 @@ class KeyRing:
         return nonce + sealed
 
     def _opened(self, key_id: str, sealed: bytes, place: Place) -> bytes:
-        from cryptography.exceptions import InvalidTag
-
         if key_id not in self._keys:
             raise missing_key(key_id, place)
         cipher = self._cipher(self._row_key(key_id, place))
         nonce, rest = sealed[:NONCE_BYTES], sealed[NONCE_BYTES:]
         try:
             data: bytes = cipher.decrypt(nonce, rest, authenticated(key_id, place))
-        except (InvalidTag, ValueError):  # too short for a nonce
+        except (self._invalid, ValueError):  # too short for a nonce
             raise damaged(key_id, place) from None
         return data
 
@@ -182,11 +187,8 @@ class KeyRing:
         known = self._tenant_keys.get((key_id, tenant_id))
         if known is not None:
             return known
-        from cryptography.hazmat.primitives.hashes import SHA256
-        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
-        derive = HKDF(SHA256(), KEY_BYTES, salt=None, info=f"fairline tenant {tenant_id}".encode())
-        key = derive.derive(self._keys[key_id])
+        derived = self._derivation(f"fairline tenant {tenant_id}".encode())
+        key: bytes = derived.derive(self._keys[key_id])
         if len(self._tenant_keys) >= MOST_TENANTS:
             self._tenant_keys.clear()
         self._tenant_keys[key_id, tenant_id] = key

@@ -15,11 +15,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Engine, Row
 
-from models.blobs import BlobMissing, BlobStore
 from models.encryption.key_ring import (
     PREFIX,
     ContentKind,
@@ -30,7 +29,11 @@ from models.encryption.key_ring import (
 )
 from models.encryption.values import decrypt_blob, decrypt_text
 from models.jobs.ids import BELOW_ALL
+from models.store.errors import BlobMissing
 from models.store.session import fetch
+
+if TYPE_CHECKING:
+    from models.blobs import BlobStore
 
 #: Rows of a step, and of one that only counts.
 STEP = 100
