@@ -12,8 +12,10 @@ from typing import Any
 import orjson
 
 from app.reads.times import rfc3339
-from models.encryption.key_ring import ContentKind, DecryptionError, Place
+from models.encryption.key_ring import PREFIX, ContentKind, DecryptionError, Place, is_encrypted
 from models.encryption.values import decrypt_json, decrypt_text
+
+ERROR = ContentKind.ERROR
 
 
 def readable_text(stored: str | None, place: Place) -> str | None:
@@ -28,11 +30,8 @@ def readable_text(stored: str | None, place: Place) -> str | None:
 
 def readable_error(stored: str | None, tenant_id: int, job_id: str) -> str | None:
     """The error message of a job or of one of its attempts."""
-    return None if stored is None else readable_text(stored, error_place(tenant_id, job_id))
-
-
-def error_place(tenant_id: int, job_id: str) -> Place:
-    return Place(tenant_id, job_id, ContentKind.ERROR)
+    # First: most jobs have none.
+    return None if stored is None else readable_text(stored, Place(tenant_id, job_id, ERROR))
 
 
 def readable_result(stored: str | None, tenant_id: int, job_id: str) -> str | None:
@@ -40,8 +39,8 @@ def readable_result(stored: str | None, tenant_id: int, job_id: str) -> str | No
 
     DecryptionError if it cannot be read.
     """
-    if stored is None:
-        return None
+    if stored is None or not is_encrypted(stored):
+        return stored
     return decrypt_json(stored, Place(tenant_id, job_id, ContentKind.RESULT))
 
 
@@ -78,7 +77,7 @@ def readable_traceback(stored: str | None, tenant_id: int, job_id: str) -> str |
 
 def readable_detail(kind: str, detail: str, tenant_id: int, job_id: str | None) -> str:
     """What an event tells, as JSON text: a replayed job's error, or why a tick was skipped."""
-    if "fairline-encrypted:" not in detail:
+    if PREFIX not in detail:
         return detail
     document = orjson.loads(detail)
     if kind == "job_replayed" and job_id is not None and document.get("error"):

@@ -27,6 +27,8 @@ from models.store.errors import DescribedError
 
 #: How every encrypted value begins; with the version of the format.
 PREFIX = "fairline-encrypted:1:"
+#: The same for texts and for JSON.
+PREFIXES = (PREFIX, f'"{PREFIX}')
 KEY_BYTES = 32
 NONCE_BYTES = 12
 #: Tenants whose keys are kept derived; then all are derived again.
@@ -96,7 +98,7 @@ def parse_keys(text: str) -> tuple[EncryptionKey, ...]:
 
 def is_encrypted(stored: str) -> bool:
     """Whether a text, or the text of a JSON document, is an encrypted value."""
-    return stored.startswith((PREFIX, f'"{PREFIX}'))
+    return stored.startswith(PREFIXES)
 
 
 def key_id_of(stored: bytes) -> str | None:
