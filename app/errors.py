@@ -138,6 +138,10 @@ class BlobStoreUnavailable(FairlineError, code="BLOB_STORE_UNAVAILABLE"):
     """The store for large payloads is not responding."""
 
 
+class ContentUnreadable(FairlineError, code="CONTENT_UNREADABLE"):
+    """It is stored encrypted, and its key is not available."""
+
+
 class TooManyStreams(FairlineError, code="TOO_MANY_STREAMS"):
     """This process has reached its limit of event streams."""
 

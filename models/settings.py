@@ -14,6 +14,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    SecretStr,
     ValidationError,
     field_validator,
     model_validator,
@@ -104,6 +105,9 @@ class DatabaseSettings(BaseSettings):
     db_statement_seconds: float = Field(default=5.0, gt=0)
     #: Where large payloads and checkpoints are: a folder, ``file:///…`` or ``s3://bucket/…``.
     blob_url: str = ".run/blobs"
+    #: Keys that payloads, results and other content are encrypted with, as ``id:base64`` with 32
+    #: bytes each, comma-separated: the first encrypts, all decrypt; empty: nothing is encrypted.
+    encryption_keys: SecretStr = SecretStr("")
     #: Changes to the built-in pools and more pools, as JSON; see ``models/pools.py``.
     pools: dict[str, dict[str, Any]] = {}
 

@@ -37,6 +37,8 @@ from app.tenants.caps import cap_of
 from app.tenants.tenant import TenantProfile
 from app.validation import ErrorBudget, refuse_costly_payload
 from models.blobs import INLINE_BYTES, BlobError, BlobStore, payload_key
+from models.encryption.key_ring import ContentKind, Place
+from models.encryption.values import encrypt_blob
 from models.jobs.ids import new_id
 from models.jobs.submission import Admitted, IdempotencyKey, Submission
 from models.store.clock import DATABASE_CLOCK
@@ -235,7 +237,8 @@ def put_payloads(
         try:
             for item in submissions:
                 if item.id in keys:
-                    blobs.put(keys[item.id], item.payload.encode())
+                    place = Place(item.tenant_id, item.id, ContentKind.PAYLOAD)
+                    blobs.put(keys[item.id], encrypt_blob(item.payload.encode(), place))
         except (BlobError, Timeout) as error:
             if isinstance(error, Timeout) and error is not timeout:
                 raise

@@ -1,4 +1,4 @@
-"""Everything that is stored of one application, as one document: the rows as they are.
+"""Everything that is stored of one application, as one document: the rows as they are, decrypted.
 
 One statement, so that the parts fit together. Blobs are read by the caller.
 """
@@ -6,10 +6,14 @@ One statement, so that the parts fit together. Blobs are read by the caller.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from sqlalchemy import Connection
+
+from app.reads.contents import readable_detail
+from models.encryption.key_ring import ContentKind, Place
+from models.encryption.values import decrypt_text, decrypt_value
 
 #: An idempotency key has the time of its jobs.
 READ_EXPORT = """
@@ -34,17 +38,41 @@ READ_EXPORT = """
     FROM applications AS application LEFT JOIN jobs AS job ON job.id = application.id
     WHERE application.id = %(id)s::uuid
 """
+JOB_CONTENT = {
+    "payload": ContentKind.PAYLOAD,
+    "result": ContentKind.RESULT,
+    "error_message": ContentKind.ERROR,
+}
 #: Parts of the document, with what stands for none.
 PARTS: dict[str, Any] = {
     **dict.fromkeys(("application", "job", "checkpoint")),
     **dict.fromkeys(("attempts", "logs", "events", "idempotency_keys", "resubmitted"), ()),
 }
-#: Where a part names a blob: which part, the column with its name, and what to replace.
+#: Where a part names a blob: which part, the column with its name, what to replace and its kind.
 BLOBS = (
-    ("job", "payload_blob", "payload"),
-    ("checkpoint", "blob", "state"),
-    ("resubmitted", "payload_blob", "payload"),
+    ("job", "payload_blob", "payload", ContentKind.PAYLOAD),
+    ("checkpoint", "blob", "state", ContentKind.CHECKPOINT),
+    ("resubmitted", "payload_blob", "payload", ContentKind.PAYLOAD),
 )
+#: What may be encrypted, by part.
+CONTENT: dict[str, dict[str, ContentKind]] = {
+    "application": {"rationale": ContentKind.RATIONALE, "record": ContentKind.RESULT},
+    "job": JOB_CONTENT,
+    "resubmitted": JOB_CONTENT,
+    "attempts": {"error_message": ContentKind.ERROR},
+    "logs": {"log": ContentKind.LOG, "traceback": ContentKind.TRACEBACK},
+    "checkpoint": {"state": ContentKind.CHECKPOINT},
+}
+TEXTS = ("error_message", "rationale", "traceback")
+
+
+class NamedBlob(NamedTuple):
+    """A blob, and where the document is to have what it contains."""
+
+    row: dict[str, Any]
+    field: str
+    name: str
+    place: Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +83,39 @@ class ApplicationExport:
     #: By table; see PARTS.
     document: dict[str, Any]
 
-    def named_blobs(self) -> list[tuple[dict[str, Any], str, str]]:
-        """A row, the field that a blob holds in its place, and the name of the blob."""
-        found = []
-        for part, column, field in BLOBS:
-            of_part = self.document[part]
-            rows = of_part if isinstance(of_part, list) else [of_part] if of_part else []
-            found += [(row, field, row[column]) for row in rows if row[column] is not None]
-        return found
+    def named_blobs(self) -> list[NamedBlob]:
+        """Those in place of which the document is to have what they contain."""
+        return [
+            NamedBlob(row, field, row[column], Place(self.tenant_id, owner_of(row), kind))
+            for part, column, field, kind in BLOBS
+            for row in rows_of(self.document[part])
+            if row[column] is not None
+        ]
+
+
+def rows_of(part: Any) -> list[dict[str, Any]]:
+    """The rows of a part, which may be one, several or none."""
+    return part if isinstance(part, list) else [part] if part else []
+
+
+def owner_of(row: dict[str, Any]) -> str:
+    """The id of the job that a row is about."""
+    return str(row["job_id"] if "job_id" in row else row["id"])
+
+
+def decrypt_part(part: str, rows: list[dict[str, Any]], tenant_id: int) -> None:
+    """Put in place what is encrypted in the rows; DecryptionError if a key is missing."""
+    for row in rows:
+        for name, kind in CONTENT.get(part, {}).items():
+            place = Place(tenant_id, owner_of(row), kind)
+            if name in TEXTS:
+                row[name] = None if row[name] is None else decrypt_text(row[name], place)
+            else:
+                row[name] = decrypt_value(row[name], place)
+        if part == "events":
+            told = orjson.dumps(row["detail"]).decode()
+            job_id = row["job_id"]
+            row["detail"] = orjson.loads(readable_detail(row["kind"], told, tenant_id, job_id))
 
 
 def read_export(connection: Connection, application_id: str) -> ApplicationExport | None:
@@ -74,4 +127,6 @@ def read_export(connection: Connection, application_id: str) -> ApplicationExpor
     document = {
         part: PARTS[part] if text is None else orjson.loads(text) for part, text in texts.items()
     }
+    for part, found in document.items():
+        decrypt_part(part, rows_of(found), row.tenant_id)
     return ApplicationExport(row.tenant_id, document)

@@ -11,7 +11,9 @@ from typing import Any
 import orjson
 from sqlalchemy import Connection, RowMapping
 
+from app.reads.contents import readable_error, readable_result
 from app.reads.times import rfc3339, sql_rfc3339
+from models.encryption.key_ring import DecryptionError
 from models.jobs.states import TERMINAL, JobStatus
 from models.store.arrays import plain_array
 from models.store.prepared import PreparedStatement
@@ -25,7 +27,8 @@ TIMES = ("created_at", "execute_at", "not_after", "dispatched_at", "started_at",
 ERROR = ("error_class", "error_message")
 #: The columns of a job that change on its way, but for its status.
 CHANGING = ("attempt", "crashes", *TIMES, "progress", *ERROR, "cancel_requested_at")
-#: What ``job_document`` reads beside ``id`` and ``tenant``, the name. ``progress`` is JSON text.
+#: What ``job_document`` reads beside ``id``, ``tenant_id`` and ``tenant``, the name;
+#: ``progress`` as JSON text.
 JOB_COLUMNS = ("type", "pool", "priority", "status", *CHANGING)
 JOB_SQL = ", ".join(f"job.{name}" for name in JOB_COLUMNS).replace("progress", "progress::text")
 
@@ -86,6 +89,8 @@ class View:
     weight: int = 0
     #: It was erased: all that is known is whose it was.
     erased: bool = False
+    #: Why its result cannot be decrypted; empty if it can.
+    unreadable: str = ""
 
 
 def read_jobs(connection: Connection, ids: Iterable[str]) -> dict[str, View]:
@@ -98,35 +103,43 @@ def read_jobs(connection: Connection, ids: Iterable[str]) -> dict[str, View]:
 def job_view(row: RowMapping) -> View:
     """A row of READ_JOBS as a view."""
     document = job_document(row) | more_of(row)
-    status, result = row["status"], row["result"]
+    status, tenant_id, unreadable = row["status"], row["tenant_id"], ""
+    try:
+        result = readable_result(row["result"], tenant_id, row["id"])
+    except DecryptionError as error:
+        result, unreadable = None, str(error)
     # As it stands in the row: nothing is gained by parsing it.
     document["result"] = None if result is None else orjson.Fragment(result)
     etag = etag_of("|".join(map(str, TAGGED(row))))
-    weight = len(result or "")
-    return View(row["tenant_id"], status, JobStatus(status) in TERMINAL, etag, document, weight)
+    ended, weight = JobStatus(status) in TERMINAL, len(result or "")
+    return View(tenant_id, status, ended, etag, document, weight, unreadable=unreadable)
 
 
 def job_document(row: RowMapping) -> dict[str, Any]:
-    """Id, name of the tenant and JOB_COLUMNS as every job shows them."""
+    """Id, tenant and JOB_COLUMNS as every job shows them."""
     progress, failure = row["progress"], row["error_class"]
+    message = readable_error(row["error_message"], row["tenant_id"], row["id"])
     return {
         **{name: row[name] for name in PLAIN},
         **{name: rfc3339(row[name]) for name in TIMES},
         "progress": None if progress is None else orjson.Fragment(progress),
-        "error": None if failure is None else {"class": failure, "message": row["error_message"]},
+        "error": None if failure is None else {"class": failure, "message": message},
         "cancel_requested_at": rfc3339(row["cancel_requested_at"]),
     }
 
 
 def more_of(row: RowMapping) -> dict[str, Any]:
     """What a job shows beyond what an application does."""
-    attempts = row["attempts"]
+    # Parsed, and so written as the rest of the document is: most jobs have none.
+    attempts = orjson.loads(row["attempts"] or "[]")
+    for attempt in attempts:
+        if error := attempt["error"]:
+            error["message"] = readable_error(error["message"], row["tenant_id"], row["id"])
     return {
         "replays": row["replays"],
         "slot_seconds": round(row["slot_seconds"], 6),
         "resubmitted_from": row["resubmitted_from"],
-        # Parsed, and so written as the rest of the document is: most jobs have none.
-        "attempts": [] if attempts is None else orjson.loads(attempts),
+        "attempts": attempts,
     }
 
 

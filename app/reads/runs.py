@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import orjson
 from sqlalchemy import Connection, Row
 
+from app.reads.contents import readable_error, readable_log, readable_traceback
 from app.reads.times import rfc3339
 from models.jobs.run_logs import read_logs
 
@@ -19,7 +19,7 @@ from models.jobs.run_logs import read_logs
 MOST_RUNS = 100
 
 READ_OWNED = """
-    SELECT tenant_id, lease, status::text AS status, worker, started_at, finished_at
+    SELECT id::text AS id, tenant_id, lease, status::text AS status, worker, started_at, finished_at
     FROM jobs WHERE id = %(id)s::uuid
 """
 READ_ATTEMPTS = f"""
@@ -48,19 +48,21 @@ def run_documents(
     job: Row[Any], attempts: Sequence[Row[Any]], logs: dict[int, Row[Any]]
 ) -> list[dict[str, Any]]:
     """One document for each lease under which the job is known to have run."""
+    whose = (job.tenant_id, job.id)
     runs = {lease: run_of(lease, ended_at=log.written_at) for lease, log in logs.items()}
     if job.status in ("running", "succeeded"):
         runs[job.lease] = run_of(job.lease, job.worker, job.started_at, job.finished_at, job.status)
     for attempt in attempts:
-        failure = {"class": attempt.error_class, "message": attempt.error_message}
+        message = readable_error(attempt.error_message, *whose)
+        failure = {"class": attempt.error_class, "message": message}
         runs[attempt.lease] = run_of(
             *(attempt.lease, attempt.worker, attempt.started_at, attempt.ended_at, attempt.status),
             failure if attempt.error_class else None,
         )
     for lease, log in logs.items():
         runs[lease] |= {
-            "traceback": log.traceback,
-            "log": [] if log.log is None else orjson.loads(log.log),
+            "traceback": readable_traceback(log.traceback, *whose),
+            "log": readable_log(log.log, *whose, log.written_at),
             "log_dropped": log.dropped,
         }
     return [runs[lease] for lease in sorted(runs)]

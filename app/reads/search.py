@@ -22,6 +22,7 @@ import sqlalchemy as sa
 from sqlalchemy import CTE, ColumnElement, Connection, Select, bindparam, func, select
 
 from app.reads.job_counts import JOBS, count_dead, count_states
+from models.encryption.values import key_ring
 from models.jobs.ids import ABOVE_ALL, BELOW_ALL
 
 #: A state with more jobs is walked along the ids: then one does not have to walk far.
@@ -75,6 +76,11 @@ SOURCES: Mapping[States, Sequence[ColumnElement[Any]]] = {
     ("dispatched", "running"): (JOBS.pool,),
     ("dead",): (JOBS.tenant_id, JOBS.id),
 }
+
+
+def why_unsearchable() -> str | None:
+    """Why nothing can be found by a payload or an error message; None if it can."""
+    return None if key_ring() is None else "is stored encrypted and cannot be searched"
 
 
 class PayloadField(NamedTuple):

@@ -14,9 +14,11 @@ from typing import Any, Literal
 import orjson
 from sqlalchemy import Connection, Engine, RowMapping
 
+from app.reads.contents import readable_rationale, readable_result
 from app.reads.job_views import CHANGING, JOB_SQL, View, etag_of, job_document, read_jobs
 from app.reads.ranks import ScoreRank, read_ranks
 from app.reads.times import rfc3339
+from models.encryption.key_ring import DecryptionError
 from models.jobs.erase import READ_ERASED
 from models.jobs.states import APPLICATION_STATUS, TERMINAL, JobStatus
 from models.store.arrays import plain_array
@@ -127,7 +129,12 @@ def application_view(row: RowMapping, rank: int | None) -> View:
     # A job that is gone was retired, and an application that stayed was scored.
     job_status = JobStatus.SUCCEEDED if row["status"] is None else JobStatus(row["status"])
     status = APPLICATION_STATUS[job_status].value
-    score, result = row["score"], row["result"]
+    score, unreadable, whose = row["score"], "", (row["tenant_id"], row["id"])
+    try:
+        result = readable_result(row["result"], *whose)
+    except DecryptionError as error:
+        result, unreadable = None, str(error)
+    record = None if score is None else result
     document = job_document(row) | {
         "type": "score_application",
         "pool": "medium",
@@ -136,16 +143,17 @@ def application_view(row: RowMapping, rank: int | None) -> View:
         "role": row["role"],
         "score": None if score is None else float(score),
         "rank": rank,
-        "rationale": row["rationale"],
+        "rationale": readable_rationale(row["rationale"], record, *whose),
         # Parsed once it is scored: polls before that cost nothing.
-        **record_of(None if score is None else result),
+        **record_of(record),
         # As it stands in the row: nothing is gained by parsing it.
         "result": None if result is None else orjson.Fragment(result),
     }
     if row["status"] is None:
         document["finished_at"] = rfc3339(row["scored_at"])
     mark = f"{row['id']}|{status}|{rank}|{'|'.join(map(str, TAGGED(row)))}"
-    return View(row["tenant_id"], status, job_status in TERMINAL, etag_of(mark), document)
+    ended = job_status in TERMINAL
+    return View(whose[0], status, ended, etag_of(mark), document, unreadable=unreadable)
 
 
 def record_of(result: str | None) -> dict[str, Any]:

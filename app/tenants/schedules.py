@@ -12,13 +12,16 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
+from pydantic_core import from_json
 from sqlalchemy import Connection, Engine, Row
 from sqlalchemy.exc import IntegrityError
 
-from app.errors import Conflict
+from app.errors import Conflict, ValidationFailed
 from app.tenants.cron import BadCron, Rule, UnknownZone, next_tick, read_rule
 from app.tenants.ticks import DroppedTicks, drop_due
 from models.audit import Act, differences, record, recording
+from models.encryption.key_ring import ContentKind, DecryptionError, Place
+from models.encryption.values import decrypt_json, encrypt_json, encrypt_text
 from models.store.session import execute, fetch, transaction
 from models.wakeups import SEND
 
@@ -127,6 +130,35 @@ REMOVE = f"""
 Change = Callable[[RecurringSchedule, datetime], RecurringSchedule]
 
 
+def schedule_of(row: Row[Any]) -> RecurringSchedule:
+    """A row with its payload; DecryptionError if that cannot be read."""
+    schedule = RecurringSchedule(**row._mapping)
+    return replace(schedule, payload=decrypt_json(schedule.payload, place_of(schedule)))
+
+
+def stored(schedule: RecurringSchedule) -> dict[str, Any]:
+    """Its columns: the payload is encrypted, if keys are configured."""
+    payload = encrypt_json(schedule.payload, place_of(schedule))
+    return asdict(schedule) | {"payload": payload}
+
+
+def payload_of(schedule: RecurringSchedule) -> Any:
+    """The payload of a schedule as it is stored; ValidationFailed if it cannot be decrypted."""
+    try:
+        return from_json(decrypt_json(schedule.payload, place_of(schedule)))
+    except DecryptionError as error:
+        raise ValidationFailed(str(error)) from None
+
+
+def stored_reason(schedule: RecurringSchedule, reason: str) -> str | None:
+    """Why a tick was skipped, for an event: it may name parts of the payload."""
+    return encrypt_text(reason, place_of(schedule)._replace(kind=ContentKind.REASON))
+
+
+def place_of(schedule: RecurringSchedule) -> Place:
+    return Place(schedule.tenant_id, schedule.id, ContentKind.SCHEDULE)
+
+
 def read_clock(connection: Connection) -> datetime:
     """The database's time, not that of the transaction: it may have waited for a lock."""
     moment: datetime = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
@@ -141,11 +173,11 @@ def first_tick(rule: Rule, schedule: RecurringSchedule, now: datetime) -> dateti
 def create(engine: Engine, schedule: RecurringSchedule) -> RecurringSchedule:
     """Insert it; Conflict if the tenant has one of this name, or too many."""
     with recording(engine) as connection:
-        row = connection.exec_driver_sql(CREATE, asdict(schedule)).first()
+        row = connection.exec_driver_sql(CREATE, stored(schedule)).first()
         if row is not None:
             connection.exec_driver_sql(SEND)
             _record(connection, Act.SCHEDULE_CREATE, schedule, after=shown(schedule))
-            return RecurringSchedule(**row._mapping)
+            return schedule_of(row)
         if connection.exec_driver_sql(NAME_TAKEN, asdict(schedule)).first():
             raise name_taken(schedule.name)
     raise Conflict(f"You have {MOST_SCHEDULES:,} schedules; a tenant can have no more.")
@@ -154,7 +186,7 @@ def create(engine: Engine, schedule: RecurringSchedule) -> RecurringSchedule:
 def read(engine: Engine, tenant_id: int, schedule_id: str) -> RecurringSchedule | None:
     """The tenant's schedule, if there is one."""
     rows = fetch(engine, READ, {"id": schedule_id, "tenant_id": tenant_id})
-    return RecurringSchedule(**rows[0]._mapping) if rows else None
+    return schedule_of(rows[0]) if rows else None
 
 
 def read_page(
@@ -176,13 +208,13 @@ def change(
             ).first()
             if row is None:
                 return None
-            before, now = RecurringSchedule(**row._mapping), read_clock(connection)
+            before, now = schedule_of(row), read_clock(connection)
             changed = into(before, now)
             dropped = dropped_by(before, changed, now)
             if dropped is not None:
                 changed = replace(changed, skipped=changed.skipped + dropped.count)
             range_ = {"first": dropped and dropped.first, "last": dropped and dropped.last}
-            connection.exec_driver_sql(CHANGE, asdict(changed) | range_)
+            connection.exec_driver_sql(CHANGE, stored(changed) | range_)
             connection.exec_driver_sql(SEND)
             was, became = differences(shown(before), shown(changed))
             if changed.payload != before.payload:

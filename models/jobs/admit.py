@@ -18,6 +18,8 @@ from itertools import chain
 
 from sqlalchemy import Connection, Engine
 
+from models.encryption.key_ring import ContentKind, Place
+from models.encryption.values import digest_matches, encrypt_digest, encrypt_json, key_ring
 from models.jobs.held_back import DEPENDENCIES_NOT_CLOSED, THROTTLED
 from models.jobs.submission import Admitted, KeyReused, Submission, SubmissionGroup
 from models.pools import lease_interval_sql
@@ -172,7 +174,7 @@ def parameters_of(group: Sequence[SubmissionGroup], express: bool) -> dict[str, 
         "tenants": plain_array(columns["tenant_id"]),
         "types": often_equal(columns["type"]),
         "pools": often_equal(columns["pool"]),
-        "payloads": text_array(columns["payload"]),
+        "payloads": text_array(stored_payloads(items) if key_ring() else columns["payload"]),
         "priorities": plain_array(columns["priority"]),
         "execute_at": rare_moments(columns["execute_at"]),
         "not_after": rare_moments(columns["not_after"]),
@@ -189,6 +191,14 @@ def parameters_of(group: Sequence[SubmissionGroup], express: bool) -> dict[str, 
         "caps": rare_numbers(columns["cap"]),
         "origins": often_equal(columns["resubmitted_from"]),
     }
+
+
+def stored_payloads(items: Sequence[Submission]) -> list[str]:
+    """Encrypted. That of a blob is null: it says which key the blob was encrypted with."""
+    return [
+        encrypt_json(item.payload, Place(item.tenant_id, item.id, ContentKind.PAYLOAD))
+        for item in items
+    ]
 
 
 def often_equal(values: Sequence[str | None]) -> str:
@@ -223,10 +233,12 @@ def key_parameters(group: Sequence[SubmissionGroup], places: Sequence[int]) -> d
     """Tenants, keys and digests of the entries at ``places``, which have a key."""
     entries = [group[place] for place in places]
     keys = [entry.key for entry in entries if entry.key is not None]
+    tenants = [entry.submissions[0].tenant_id for entry in entries]
+    digests = map(encrypt_digest, [key.digest for key in keys], tenants)
     return {
-        "key_tenants": plain_array([entry.submissions[0].tenant_id for entry in entries]),
+        "key_tenants": plain_array(tenants),
         "keys": text_array([key.text for key in keys]),
-        "digests": text_array([f"\\x{key.digest.hex()}" for key in keys]),
+        "digests": text_array([f"\\x{digest.hex()}" for digest in digests]),
     }
 
 
@@ -239,7 +251,8 @@ def read_keys(
     found: dict[int, Outcome] = {}
     for row in rows:
         entry, job_ids = group[row.place], tuple(row.job_ids)
-        if entry.key is None or bytes(row.digest) != entry.key.digest:
+        tenant_id = entry.submissions[0].tenant_id
+        if entry.key is None or not digest_matches(row.digest, entry.key.digest, tenant_id):
             found[row.place] = KeyReused()
         elif job_ids[0] == entry.submissions[0].id:
             # Our own: the group was written before, and its answer was lost.

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Engine
 
+from models.encryption.key_ring import ContentKind, Place
+from models.encryption.values import encrypt_json, key_ring
 from models.jobs.claim import JobRef, ref_arrays
 from models.store.session import fetch
 
@@ -55,6 +57,19 @@ class Saving:
     #: JSON text, or None if ``blob`` names it.
     state: str | None
     blob: str | None
+    #: Whose job it is: what is written is encrypted with that tenant's key.
+    tenant_id: int | None = None
+
+    @property
+    def stored_state(self) -> str | None:
+        """Encrypted, if keys are configured. That of a blob is then null: it says which key the
+        blob was encrypted with."""
+        if key_ring() is None:
+            return self.state
+        if self.tenant_id is None:
+            raise ValueError(f"the tenant of job {self.ref.id} is not known")
+        place = Place(self.tenant_id, self.ref.id, ContentKind.CHECKPOINT)
+        return encrypt_json("null" if self.state is None else self.state, place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +91,8 @@ class Loading:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A checkpoint: JSON text, or the blob that holds it. Neither: there is none."""
+    """A checkpoint as it is stored: JSON text, or the blob that holds it. Neither: there is
+    none."""
 
     state: str | None = None
     blob: str | None = None
@@ -87,7 +103,7 @@ def save_group(engine: Engine, worker: str, group: Sequence[Saving]) -> list[Sav
     parameters = {
         **ref_arrays(saving.ref for saving in group),
         "worker": worker,
-        "states": [saving.state for saving in group],
+        "states": [saving.stored_state for saving in group],
         "blobs": [saving.blob for saving in group],
     }
     rows = fetch(engine, SAVE, parameters)

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Engine, Row
 
+from models.encryption.key_ring import ContentKind, Place
+from models.encryption.values import encrypt_json_if_any, encrypt_text, key_ring
 from models.jobs.claim import JobRef, ref_arrays
 from models.store.arrays import plain_array, text_array
 from models.store.session import fetch
@@ -61,6 +63,8 @@ class Logged(NamedTuple):
     #: Lines before them.
     dropped: int = 0
     traceback: str | None = None
+    #: Whose job it is: what is written is encrypted with that tenant's key.
+    tenant_id: int | None = None
 
     @property
     def weight(self) -> int:
@@ -71,6 +75,8 @@ class Logged(NamedTuple):
 def logged_arrays(logged: Sequence[tuple[JobRef, Logged]]) -> dict[str, str]:
     """The parameters of WRITE."""
     refs = ref_arrays(ref for ref, _ in logged)
+    if key_ring() is not None:
+        logged = [(ref, encrypted(ref, said)) for ref, said in logged]
     return {
         "logged_ids": refs["ids"],
         "logged_leases": refs["leases"],
@@ -78,6 +84,16 @@ def logged_arrays(logged: Sequence[tuple[JobRef, Logged]]) -> dict[str, str]:
         "dropped": plain_array([said.dropped for _, said in logged]),
         "tracebacks": text_array([said.traceback for _, said in logged]),
     }
+
+
+def encrypted(ref: JobRef, said: Logged) -> Logged:
+    """As it is stored."""
+    if said.tenant_id is None:
+        raise ValueError(f"the tenant of job {ref.id} is not known")
+    place = Place(said.tenant_id, ref.id, ContentKind.LOG)
+    log = encrypt_json_if_any(said.log, place)
+    traceback = encrypt_text(said.traceback, place._replace(kind=ContentKind.TRACEBACK))
+    return said._replace(log=log, traceback=traceback)
 
 
 def keep_logs(engine: Engine, worker: str, logged: Sequence[tuple[JobRef, Logged]]) -> set[JobRef]:

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Engine
 
+from models.encryption.key_ring import ContentKind, Place
+from models.encryption.values import encrypt_json_if_any, encrypt_text, key_ring
 from models.jobs.claim import JobRef, ref_arrays
 from models.jobs.run_logs import WRITE, Logged, logged_arrays
 from models.jobs.states import FailureClass, JobStatus
@@ -52,12 +54,15 @@ SETTLE = f"""
         %(ids)s::uuid[], %(leases)s::int[], %(statuses)s::job_status[], %(tries_spent)s::int[],
         %(deferrals)s::int[], %(delays)s::float8[], %(runs)s::float8[], %(results)s::text[],
         %(error_classes)s::text[], %(error_messages)s::text[], %(progress)s::text[],
-        %(tokens_in)s::bigint[], %(tokens_out)s::bigint[]
+        %(tokens_in)s::bigint[], %(tokens_out)s::bigint[], %(readable_results)s::text[]
     ) AS ending (id, lease, status, tries_spent, deferrals, delay_seconds, run_seconds,
-                 result, error_class, error_message, progress, tokens_in, tokens_out)
+                 result, error_class, error_message, progress, tokens_in, tokens_out, readable)
     WHERE job.id = ending.id AND job.lease = ending.lease AND job.status::text = 'running'
       AND job.worker = %(worker)s::text
-    RETURNING job.id, job.lease, job.type, job.status, job.result, job.tenant_id, job.pool,
+    RETURNING job.id, job.lease, job.type, job.status, job.tenant_id, job.pool,
+              CASE WHEN ending.readable IS NULL THEN job.result
+                   ELSE ending.readable::json END AS result,
+              job.result AS stored_result, ending.readable IS NOT NULL AS encrypted,
               job.worker, job.started_at, ending.error_class, ending.error_message,
               ending.run_seconds, ending.tokens_in, ending.tokens_out, job.slice,
               job.status <> 'queued' AND
@@ -127,11 +132,13 @@ class Settlement(NamedTuple):
     tokens_out: int = 0
     #: None if it logged nothing and raised nothing.
     logged: Logged | None = None
+    #: Whose job it is: what is written is encrypted with that tenant's key.
+    tenant_id: int | None = None
 
 
 def settle_statement(projections: Iterable[str]) -> str:
     """The settling statement with the projections of job types built in, SQL that reads
-    ``settled``."""
+    ``settled``: there ``result`` is readable, and ``stored_result`` is as the row has it."""
     parts = [f"settled AS ({SETTLE})", f"attempted AS ({ATTEMPTED})", f"charged AS ({CHARGED})"]
     parts += [f"projected_{number} AS ({sql})" for number, sql in enumerate(projections)]
     return f"WITH {', '.join(parts)}{WRITTEN}"
@@ -161,10 +168,12 @@ def settle_group(
     engine: Engine, statement: str, worker: str, group: Sequence[Settlement]
 ) -> list[bool]:
     """Write the endings; for each, whether it was still ours to write."""
+    projects = statement != PLAIN
     if any(settlement.logged is not None for settlement in group):
         statement = with_logs(statement)
     with connect(engine) as connection:
-        rows = prepared(statement).execute(connection, settled(worker, group)).all()
+        parameters = settled(worker, group, readable=projects)
+        rows = prepared(statement).execute(connection, parameters).all()
     # By lease too: a run that lost the job and its successor may meet in one group.
     written = {JobRef(row.id, row.lease) for row in rows}
     return [settlement.ref in written for settlement in group]
@@ -180,8 +189,9 @@ def explain_settling(engine: Engine, statement: str) -> None:
         connection.exec_driver_sql(f"EXPLAIN {statement}", settled("", ()))
 
 
-def settled(worker: str, group: Sequence[Settlement]) -> dict[str, Any]:
-    """The parameters of the settling statement, for runs of ``worker``.
+def settled(worker: str, group: Sequence[Settlement], *, readable: bool = False) -> dict[str, Any]:
+    """The parameters of the settling statement, for runs of ``worker``; ``readable``: projections
+    are to read results that are stored encrypted.
 
     In one order: a watchdog that ends a run may meet the worker itself, and rows locked the
     other way round would make each wait for the other.
@@ -196,11 +206,39 @@ def settled(worker: str, group: Sequence[Settlement]) -> dict[str, Any]:
         "deferrals": plain_array([ending.deferrals for ending in endings]),
         "delays": plain_array([ending.delay_seconds for ending in endings]),
         "runs": plain_array([settlement.run_seconds for settlement in group]),
-        "results": text_array([ending.result for ending in endings]),
+        **results_of(group, readable),
         "error_classes": text_array([ending.error_class for ending in endings]),
-        "error_messages": text_array([ending.error_message for ending in endings]),
+        "error_messages": text_array([stored_error(settlement) for settlement in group]),
         "progress": text_array([settlement.progress for settlement in group]),
         "tokens_in": plain_array([settlement.tokens_in for settlement in group]),
         "tokens_out": plain_array([settlement.tokens_out for settlement in group]),
         **logged_arrays([(one.ref, one.logged) for one in group if one.logged is not None]),
     }
+
+
+def results_of(group: Sequence[Settlement], readable: bool) -> dict[str, str]:
+    """The results as they are stored, and for projections as they are, if that is not the same."""
+    results = [settlement.ending.result for settlement in group]
+    if key_ring() is None:
+        return {"results": text_array(results), "readable_results": nulls(len(group))}
+    stored = [encrypt_json_if_any(one.ending.result, place_of(one)) for one in group]
+    shown = text_array(results) if readable else nulls(len(group))
+    return {"results": text_array(stored), "readable_results": shown}
+
+
+def stored_error(settlement: Settlement) -> str | None:
+    """Its message as it is stored: it may repeat a part of the payload."""
+    message = settlement.ending.error_message
+    if message is None or key_ring() is None:
+        return message
+    return encrypt_text(message, place_of(settlement, ContentKind.ERROR))
+
+
+def place_of(settlement: Settlement, kind: ContentKind = ContentKind.RESULT) -> Place:
+    if settlement.tenant_id is None:
+        raise ValueError(f"the tenant of job {settlement.ref.id} is not known")
+    return Place(settlement.tenant_id, settlement.ref.id, kind)
+
+
+def nulls(count: int) -> str:
+    return text_array([None] * count)

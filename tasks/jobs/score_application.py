@@ -48,12 +48,13 @@ class ApplicationPayload(BaseModel):
 
 
 #: The leaderboard is written by the statement that settles the job: never one without
-#: the other, and never twice. The record goes with the score, since both outlive the job.
+#: the other, and never twice. The record goes with the score, since both outlive the job; it
+#: contains the rationale, which is not stored beside it if it is encrypted.
 PROJECT_SCORE = """
     UPDATE applications AS application
     SET score = (settled.result ->> 'score')::numeric,
-        rationale = settled.result ->> 'rationale',
-        record = settled.result,
+        rationale = CASE WHEN NOT settled.encrypted THEN settled.result ->> 'rationale' END,
+        record = settled.stored_result,
         scored_at = now()
     FROM settled
     WHERE settled.type = 'score_application' AND settled.status = 'succeeded'

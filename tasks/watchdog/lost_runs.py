@@ -100,8 +100,10 @@ def settle_overdue(
             why = why_ended(ran_seconds, job_type) if row in begun else Released()
             outcome, ending = close_run(claim, why, job_type, GOOD_STANDING, Random())
             tallies.add_run(counts_of(claim, job_type, outcome, ending, ran_seconds))
-            tokens = (row.tokens_in, row.tokens_out) if row in begun else (0, 0)
-            settlement = Settlement(claim.ref, ending, ran_seconds, None, *tokens)
+            settlement = Settlement(claim.ref, ending, ran_seconds, tenant_id=claim.tenant_id)
+            if row in begun:
+                used = {"tokens_in": row.tokens_in, "tokens_out": row.tokens_out}
+                settlement = settlement._replace(**used)
             settlements.setdefault(row.worker, []).append(settlement)
         if settlements:
             # Without projections: none has a result, and they may be what fails.

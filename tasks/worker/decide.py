@@ -66,10 +66,11 @@ def settlement_of(
 ) -> Settlement:
     """The ending with what the run has reported and used."""
     if held is None:
-        return Settlement(claim.ref, ending, run_seconds)
+        return Settlement(claim.ref, ending, run_seconds, tenant_id=claim.tenant_id)
     return Settlement(
         *(claim.ref, ending, run_seconds, held.progress, held.tokens_in, held.tokens_out),
         logged=held.logged,
+        tenant_id=claim.tenant_id,
     )
 
 

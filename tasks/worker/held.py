@@ -91,8 +91,10 @@ class Held:
     def logged(self) -> Logged | None:
         """What is kept of it for its author; None if it logged and raised nothing."""
         if self.log is None:
-            return None if self.traceback is None else Logged(None, 0, self.traceback)
-        return Logged(*self.log.document(), self.traceback)
+            if self.traceback is None:
+                return None
+            return Logged(None, 0, self.traceback, self.claim.tenant_id)
+        return Logged(*self.log.document(), self.traceback, self.claim.tenant_id)
 
     @property
     def waited(self) -> float | None:

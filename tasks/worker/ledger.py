@@ -274,7 +274,11 @@ class Ledger:
         ending = Ending(
             JobStatus.DEAD, tries_spent=1, error_class=error_class, error_message=message
         )
-        self._post_again(Settlement(item.ref, ending, item.run_seconds, logged=item.logged))
+        self._post_again(
+            Settlement(
+                item.ref, ending, item.run_seconds, logged=item.logged, tenant_id=item.tenant_id
+            )
+        )
 
     def _settle_without_projections(self, item: Settlement) -> bool:
         """For an ending without a result, which its projection rejects; whether that helped."""

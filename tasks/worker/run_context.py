@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from models.blobs import INLINE_BYTES, BlobError, BlobMissing, checkpoint_key
+from models.encryption.key_ring import ContentKind, DecryptionError, Place
+from models.encryption.values import decrypt_blob, decrypt_json, decrypt_value, encrypt_blob
 from models.jobs.checkpoint import Saving
 from tasks.context import JobContext
 from tasks.errors import DependencyFailure, Drained, LeaseLost, Permanent
@@ -20,6 +24,15 @@ if TYPE_CHECKING:
     from tasks.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def undecryptable_is_permanent() -> Iterator[None]:
+    """Another attempt would not help: the job is a dead letter, to be replayed with the key."""
+    try:
+        yield
+    except DecryptionError as error:
+        raise Permanent(str(error)) from None
 
 
 class RunContext(JobContext):
@@ -34,10 +47,11 @@ class RunContext(JobContext):
 
     def payload(self) -> Any:
         """The job's payload, from the row or its blob."""
-        claim = self._held.claim
-        if claim.payload_blob is None:
-            return claim.payload
-        return self._read(claim.payload_blob, "payload")
+        claim, place = self._held.claim, self._place(ContentKind.PAYLOAD)
+        if claim.payload_blob is not None:
+            return self._read(claim.payload_blob, place)
+        with undecryptable_is_permanent():
+            return decrypt_value(claim.payload, place)
 
     def checkpoint(self, state: Any) -> None:
         """Save ``state``; if the worker drains, the run ends here, to resume elsewhere.
@@ -64,10 +78,12 @@ class RunContext(JobContext):
         if len(data) > INLINE_BYTES:
             key = checkpoint_key(ref.id, ref.lease, held.checkpoints)
             try:
-                self._worker.blobs.put(key, data)
+                place = self._place(ContentKind.CHECKPOINT)
+                self._worker.blobs.put(key, encrypt_blob(data, place))
             except BlobError as error:
                 raise DependencyFailure("blobs", str(error)) from error
-        saved = self._worker.ledger.save(Saving(ref, None if key else data.decode(), key))
+        state = None if key else data.decode()
+        saved = self._worker.ledger.save(Saving(ref, state, key, self.tenant_id))
         if not saved.ours:
             held.lost = True
             # Unless the row names it: the answer to an earlier attempt may have been lost.
@@ -78,9 +94,13 @@ class RunContext(JobContext):
 
     def load_checkpoint(self) -> Any:
         loaded = self._worker.ledger.load(self.job_id)
-        if loaded.blob is None:
-            return None if loaded.state is None else orjson.loads(loaded.state)
-        return self._read(loaded.blob, "checkpoint")
+        place = self._place(ContentKind.CHECKPOINT)
+        if loaded.blob is not None:
+            return self._read(loaded.blob, place)
+        if loaded.state is None:
+            return None
+        with undecryptable_is_permanent():
+            return orjson.loads(decrypt_json(loaded.state, place))
 
     def progress(self, done: float, total: float | None = None) -> None:
         held = self._held
@@ -115,11 +135,15 @@ class RunContext(JobContext):
         if allowances := reading.allowances():
             self._worker.quotas.note(held.claim.dependency, allowances, time.monotonic())
 
-    def _read(self, blob: str, what: str) -> Any:
+    def _place(self, kind: ContentKind) -> Place:
+        return Place(self.tenant_id, self.job_id, kind)
+
+    def _read(self, blob: str, place: Place) -> Any:
         try:
-            return orjson.loads(self._worker.blobs.get(blob))
+            with undecryptable_is_permanent():
+                return orjson.loads(decrypt_blob(self._worker.blobs.get(blob), place))
         except BlobMissing as error:
-            raise Permanent(f"The {what} is missing: {error}") from error
+            raise Permanent(f"The {place.kind} is missing: {error}") from error
         except BlobError as error:
             raise DependencyFailure("blobs", str(error)) from error
 

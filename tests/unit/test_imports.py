@@ -15,6 +15,7 @@ RARE = {
     "sqlalchemy.orm",
     "boto3",
     "botocore",
+    "cryptography",
     "plotly",
     "anthropic",
     "opentelemetry",

@@ -11,6 +11,7 @@ from werkzeug.exceptions import HTTPException
 
 import app.errors as errors
 from app.api.http.reply import RATE_POLICY, Reply, limit_headers, whole_seconds
+from models.encryption.key_ring import DecryptionError
 from models.store.errors import StateStoreError
 
 logger = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ STATUS: dict[type[errors.FairlineError], HTTPStatus] = {
     errors.Conflict: HTTPStatus.CONFLICT,
     errors.IdempotencyKeyReused: HTTPStatus.UNPROCESSABLE_ENTITY,
     errors.BlobStoreUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.ContentUnreadable: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.BrokerUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.TooManyStreams: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.FairlineError: HTTPStatus.INTERNAL_SERVER_ERROR,
@@ -116,6 +118,9 @@ def problem_of(error: Exception) -> Any:
         case StateStoreError():
             logger.warning("503: %s", error)
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, AWAY_CODE, AWAY_DETAIL)
+        case DecryptionError():
+            logger.error("503: %s", error)
+            return problem_of(errors.ContentUnreadable(str(error)))
         case HTTPException():
             return _http(error)
         case _:

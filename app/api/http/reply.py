@@ -12,7 +12,7 @@ import orjson
 from flask import Response
 from pydantic import BaseModel
 
-from app.errors import Erased
+from app.errors import ContentUnreadable, Erased
 from app.reads.times import rfc3339
 from app.tenants.ownership import own
 
@@ -123,6 +123,8 @@ def own_view(view: View | None, tenant_id: int) -> View:
     found = own(view, tenant_id)
     if found.erased:
         raise Erased
+    if found.unreadable:
+        raise ContentUnreadable(found.unreadable)
     return found
 
 

@@ -233,7 +233,7 @@ def submission(
         body=body,
         query=None,
         headers=(IDEMPOTENCY_KEY, PREFER),
-        errors=(*SUBMISSION_ERRORS, errors.IdempotencyKeyReused),
+        errors=(*SUBMISSION_ERRORS, errors.IdempotencyKeyReused, errors.ContentUnreadable),
         acts=(),
     )
 
@@ -247,7 +247,7 @@ def poll(summary: str, content: type[BaseModel], status: Header) -> Operation:
         also=(unchanged(status, ASK_AGAIN_AFTER, APPLIED),),
         query=None,
         headers=(IF_NONE_MATCH, PREFER),
-        errors=(errors.Erased,),
+        errors=(errors.Erased, errors.ContentUnreadable),
         head=True,
     )
 

@@ -27,7 +27,7 @@ from app.api.services import current_tenant
 from app.errors import invalid_field
 from app.reads.job_pages import read_page
 from app.reads.job_views import job_document
-from app.reads.search import MOST_FIELD, PayloadField, Wanted, parse_payload_field
+from app.reads.search import MOST_FIELD, PayloadField, Wanted, parse_payload_field, why_unsearchable
 from app.tenants.scopes import Scope
 from models.jobs.ids import parse_id
 from models.jobs.states import JobStatus
@@ -41,7 +41,7 @@ STATUS = choice("status", "Only jobs with this status.", STATUSES)
 PAYLOAD = Parameter(
     "payload",
     "Only jobs whose payload has this value: `candidate=alice`, or `address.city=Rome` of nested"
-    " objects. Payloads above 64 KiB are not searched.",
+    " objects. Payloads above 64 KiB are not searched; encrypted ones cannot be: 422.",
     {"type": "string", "pattern": "=", "maxLength": MOST_FIELD},
 )
 
@@ -74,6 +74,8 @@ def get_jobs() -> Response:
 def parse_payload() -> PayloadField | None:
     """``payload``: a field and its value."""
     text = request.args.get("payload")
+    if text is not None and (why_not := why_unsearchable()):
+        raise invalid_field("payload", why_not)
     found = None if text is None else parse_payload_field(text)
     if text is not None and found is None:
         raise invalid_field("payload", "must be a field and its value, such as candidate=alice")

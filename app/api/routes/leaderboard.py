@@ -25,6 +25,7 @@ from app.api.schemas import answers
 from app.api.schemas.requests import Name
 from app.api.services import current_tenant
 from app.errors import invalid_field
+from app.reads.contents import readable_rationale
 from app.tenants.scopes import Scope
 from models.jobs.ids import parse_id
 
@@ -37,7 +38,8 @@ NAME = TypeAdapter(Name)
 ROLE = Parameter("role", "The role to rank.", {**NAME.json_schema(), "default": "general"})
 
 SCORED = """
-    SELECT id, candidate, score, rationale, scored_at
+    SELECT id, candidate, score, rationale, scored_at,
+           CASE WHEN rationale IS NULL THEN record::text END AS record
     FROM applications
     WHERE tenant_id = %(tenant)s AND role = %(role)s AND score IS NOT NULL"""
 READ_FIRST_PAGE = f"""{SCORED}
@@ -109,7 +111,10 @@ def read_page(
     for row in connection.exec_driver_sql(READ_PAGE if cursor else READ_FIRST_PAGE, parameters):
         place = last.place + 1 if last else 1
         rank = last.rank if last and last.score == row.score else place
-        last = RankedScore(rank=rank, place=place, **row._mapping)
+        fields = dict(row._mapping)
+        told = (fields["rationale"], fields.pop("record"))
+        fields["rationale"] = readable_rationale(*told, tenant_id, str(row.id))
+        last = RankedScore(rank=rank, place=place, **fields)
         entries.append(last)
     return entries
 

@@ -13,12 +13,13 @@ from app.api.http.state import read_state, write_state
 from app.api.openapi.declared import ASK_AFTER, Returns, for_operators, for_tenants
 from app.api.schemas import answers
 from app.api.services import current_services, current_tenant
-from app.errors import BlobStoreUnavailable, Erased, NotFound
+from app.errors import BlobStoreUnavailable, ContentUnreadable, Erased, NotFound
 from app.reads.export import ApplicationExport, read_export
 from app.tenants.ownership import own
 from app.tenants.scopes import Scope
 from models.audit import Act, record_first
 from models.blobs import BlobError, BlobMissing
+from models.encryption.values import decrypt_blob
 from models.jobs.erase import request_erasure
 
 privacy = Blueprint("privacy", __name__)
@@ -32,7 +33,7 @@ GOING_ON = Returns(202, answers.ErasedApplication, (ASK_AFTER,))
     Scope.READ,
     "Everything that is stored of an application",
     Returns(200, answers.ExportedApplication),
-    errors=(Erased, BlobStoreUnavailable),
+    errors=(Erased, BlobStoreUnavailable, ContentUnreadable),
     acts=(Act.APPLICATION_EXPORT,),
 )
 def get_export(application_id: str) -> Response:
@@ -55,11 +56,12 @@ def add_blobs(export: ApplicationExport) -> None:
     blobs = current_services().blobs
     with Timeout(BLOB_SECONDS) as timeout:
         try:
-            for row, field, name in export.named_blobs():
+            for blob in export.named_blobs():
                 try:
-                    row[field] = orjson.loads(blobs.get(name))
+                    data = decrypt_blob(blobs.get(blob.name), blob.place)
+                    blob.row[blob.field] = orjson.loads(data)
                 except BlobMissing:
-                    row[field] = None
+                    blob.row[blob.field] = None
         except (BlobError, Timeout) as error:
             if isinstance(error, Timeout) and error is not timeout:
                 raise

@@ -23,7 +23,7 @@ from app.api.openapi.declared import LAG, LINK, LOCATION, Returns, for_tenants, 
 from app.api.schemas import answers
 from app.api.schemas.requests import ChangeSchedule, CreateSchedule
 from app.api.services import Services, current_services, current_tenant
-from app.errors import Conflict, NotFound, PayloadTooLarge, invalid_field
+from app.errors import Conflict, ContentUnreadable, NotFound, PayloadTooLarge, invalid_field
 from app.tenants import schedules as store
 from app.tenants.allowed_types import require_types
 from app.tenants.cron import BadCron, Rule, UnknownZone, read_rule
@@ -81,7 +81,10 @@ def get_schedules() -> Response:
 
 @schedules.get("/schedules/<schedule_id>")
 @for_tenants(
-    Scope.READ, "A schedule, its next tick and its last job", Returns(200, answers.Schedule)
+    Scope.READ,
+    "A schedule, its next tick and its last job",
+    Returns(200, answers.Schedule),
+    errors=(ContentUnreadable,),
 )
 def get_schedule(schedule_id: str) -> Response:
     return Reply(document_of(find(schedule_id), full=True))
@@ -93,7 +96,7 @@ def get_schedule(schedule_id: str) -> Response:
     "Pause, resume or change a schedule",
     Returns(200, answers.Schedule),
     body=ChangeSchedule,
-    errors=(Conflict,),
+    errors=(Conflict, ContentUnreadable),
     acts=(Act.SCHEDULE_CHANGE,),
 )
 def patch_schedule(schedule_id: str) -> Response:
@@ -130,7 +133,7 @@ def delete_schedule(schedule_id: str) -> Response:
         answers.AcceptedJob,
         (LOCATION, declared.STATUS_OF_JOB, declared.ASK_AFTER, *declared.RATE_LIMIT),
     ),
-    errors=(*declared.SUBMISSION_ERRORS, PayloadTooLarge),
+    errors=(*declared.SUBMISSION_ERRORS, PayloadTooLarge, ContentUnreadable),
     acts=(Act.SCHEDULE_RUN,),
 )
 def post_run(schedule_id: str) -> Response:

@@ -7,7 +7,7 @@ times as long as it took: a page that somebody leaves open costs a percent of a 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -23,8 +23,10 @@ from app.console.jobs.filter import FIND_TENANT, LIST
 from app.console.jobs.page import offer_tenants
 from app.console.page import PageRequest, done, live_page, route
 from app.errors import NotFound
+from app.reads.contents import readable_error
 from app.reads.search import NO_CLASS
 from models.audit import Act
+from models.encryption.values import cut_text_sql
 from models.jobs import replay_requests
 from models.jobs.replay_requests import list_running
 
@@ -57,7 +59,8 @@ READ_GROUPS = f"""
         FROM by_tenant GROUP BY type, error_class
         ORDER BY jobs DESC, type, error_class LIMIT {GROUPS_SHOWN}
     )
-    SELECT grouped.*, left(job.error_message, {SHOWN_MESSAGE}) AS message, now() AS counted_at
+    SELECT grouped.*, {cut_text_sql("job.error_message", SHOWN_MESSAGE)} AS message,
+           job.tenant_id AS latest_tenant, now() AS counted_at
     FROM grouped LEFT JOIN jobs AS job ON job.id = grouped.latest::uuid
     ORDER BY grouped.jobs DESC, grouped.type, grouped.error_class
 """
@@ -67,7 +70,7 @@ READ_GROUPS = f"""
 class DeadLetterGroups:
     """The dead letters at one moment."""
 
-    groups: tuple[RowMapping, ...]
+    groups: tuple[Mapping[str, Any], ...]
     #: None if nothing was found, or if it is quick enough to be counted each time.
     counted_at: datetime | None
     #: By the clock of this process.
@@ -91,7 +94,8 @@ def read_groups(
     if known is not None and began < known.cached_until:
         return known
     asked = {"tenant": tenant_id, "most": COUNTED + 1}
-    groups = tuple(connection.exec_driver_sql(READ_GROUPS, asked).mappings())
+    rows = connection.exec_driver_sql(READ_GROUPS, asked).mappings()
+    groups = tuple({**row, "message": message_of(row)} for row in rows)
     took = clock() - began
     slow = took * KEEP_TIMES > DEAD_LETTERS.every_seconds
     counted_at = groups[0]["counted_at"] if slow and groups else None
@@ -102,6 +106,12 @@ def read_groups(
             _cached.clear()
         _cached[tenant_id] = found
     return found
+
+
+def message_of(group: RowMapping) -> str | None:
+    """The error of its newest job, as far as it is shown."""
+    message = readable_error(group["message"], group["latest_tenant"], group["latest"])
+    return message and message[:SHOWN_MESSAGE]
 
 
 def read_dead_letters(asked: PageRequest) -> dict[str, Any]:
@@ -129,7 +139,7 @@ def read_dead_letters(asked: PageRequest) -> dict[str, Any]:
     }
 
 
-def links_of(group: RowMapping, tenant: str) -> dict[str, str]:
+def links_of(group: Mapping[str, Any], tenant: str) -> dict[str, str]:
     """Links that list, replay and discard its jobs."""
     chosen = {"status": "dead", "type": group["type"], "error_class": group["error_class"]}
     if tenant:

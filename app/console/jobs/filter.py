@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from sqlalchemy import Connection
 
-from app.reads.search import NO_CLASS, Wanted, parse_payload_field
+from app.reads.search import NO_CLASS, Wanted, parse_payload_field, why_unsearchable
 from models.jobs.states import LIVE, FailureClass, JobStatus
 
 LIST = "/console/jobs"
@@ -79,6 +79,8 @@ def parse_filter(args: Mapping[str, str]) -> JobFilter:
         errors["error_class"] = f"must be one of {', '.join(CLASSES)}"
     if "payload" in given and parse_payload_field(given["payload"]) is None:
         errors.setdefault("payload", "must be a field and its value, such as candidate=alice")
+    if why_not := why_unsearchable():
+        errors |= {name: why_not for name in ("payload", "text") if name in given}
     moments: dict[str, datetime | None] = {}
     for name in ("since", "until"):
         moments[name] = parse_moment(given[name]) if name in given else None

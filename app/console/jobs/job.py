@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 
 from flask import Response
@@ -20,11 +21,19 @@ from app.api.services import current_services
 from app.console.formatting import SHOWN_CHARACTERS, pretty
 from app.console.jobs.timeline import is_discarded, timeline
 from app.console.page import PageRequest, find_row, live_page, route
-from app.errors import BlobStoreUnavailable, NotFound
+from app.errors import BlobStoreUnavailable, ContentUnreadable, NotFound
 from app.logs import INDENT, seen
 from app.policy.wait_reasons import ABOUT_TENANT, TO_TENANT, Voice, WaitReason
+from app.reads.contents import (
+    readable_error,
+    readable_log,
+    readable_result,
+    readable_traceback,
+)
 from app.reads.waits import WaitingJob, read_facts
 from models.blobs import BlobError, BlobMissing
+from models.encryption.key_ring import ContentKind, DecryptionError, Place, is_encrypted
+from models.encryption.values import cut_json_sql, decrypt_blob, decrypt_json
 from models.jobs.run_logs import read_logs
 from models.jobs.states import LIVE
 from models.jobs.trace_context import trace_headers
@@ -53,8 +62,8 @@ READ_JOB = f"""
            job.finished_at, job.cancel_requested_at, job.worker, {WORKER_LOST} AS worker_lost,
            job.traceparent, job.dependency, job.slice, job.slot_seconds, job.progress,
            origin.id::text AS resubmitted_from,
-           job.error_class, left(job.error_message, {SHOWN_CHARACTERS}) AS error_message,
-           left(job.result::text, {SHOWN_CHARACTERS + 1}) AS result,
+           job.error_class, job.error_message,
+           {cut_json_sql("job.result", SHOWN_CHARACTERS + 1)} AS result,
            length(job.result::text) AS result_length,
            checkpoint.saved_at AS checkpoint_at, checkpoint.blob AS checkpoint_blob,
            octet_length(checkpoint.state::text) AS checkpoint_bytes,
@@ -67,8 +76,7 @@ READ_JOB = f"""
     WHERE job.id = %(id)s::uuid
 """
 READ_ATTEMPTS = f"""
-    SELECT lease, worker, started_at, ended_at, status::text, error_class,
-           left(error_message, {SHOWN_MESSAGE}) AS error_message
+    SELECT lease, worker, started_at, ended_at, status::text, error_class, error_message
     FROM attempts WHERE job_id = %(id)s::uuid ORDER BY lease DESC LIMIT {MOST_ATTEMPTS + 1}
 """
 #: There is no index by job: the newest events of the tenant are searched.
@@ -77,8 +85,12 @@ READ_REPLAYS = f"""
           ORDER BY xid DESC, id DESC LIMIT {EVENTS_LOOKED}) AS newest
     WHERE job_id = %(id)s::uuid AND kind = 'job_replayed' ORDER BY at
 """
-READ_PAYLOAD = "SELECT payload::text, payload_blob FROM jobs WHERE id = %(id)s::uuid"
-READ_RESULT = "SELECT result::text FROM jobs WHERE id = %(id)s::uuid AND result IS NOT NULL"
+READ_PAYLOAD = """
+    SELECT tenant_id, payload::text, payload_blob FROM jobs WHERE id = %(id)s::uuid
+"""
+READ_RESULT = """
+    SELECT tenant_id, result::text FROM jobs WHERE id = %(id)s::uuid AND result IS NOT NULL
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,28 +109,30 @@ class ShownDocument:
 def read_job(asked: PageRequest) -> dict[str, Any]:
     job_id = known_id(asked.values["job_id"], NO_JOB)
     with read_state() as connection:
-        job = connection.exec_driver_sql(READ_JOB, {"id": job_id}).first()
-        if job is None:
+        row = connection.exec_driver_sql(READ_JOB, {"id": job_id}).first()
+        if row is None:
             raise NotFound(NO_JOB)
-        attempts = connection.exec_driver_sql(READ_ATTEMPTS, {"id": job_id}).all()[::-1]
+        job = readable_job(row)
+        found = connection.exec_driver_sql(READ_ATTEMPTS, {"id": job_id}).all()[::-1]
         replays: list[datetime] = []
         if job.replays:
             whose = {"id": job_id, "tenant": job.tenant_id}
             replays = list(connection.exec_driver_sql(READ_REPLAYS, whose).scalars())
         wait = read_wait(connection, job, TO_TENANT if asked.tenant else ABOUT_TENANT)
         logs = read_logs(connection, job_id) if job.lease else {}
+    attempts = [readable_attempt(attempt, job) for attempt in found]
     pool = POOLS.get(job.pool)
     known = current_services().types.get(job.type)
     return {
         "job": job,
         "steps": timeline(job, attempts[-MOST_ATTEMPTS:], replays, logs),
-        "logs": {lease: shown_log(log) for lease, log in logs.items()},
+        "logs": {lease: shown_log(log, job) for lease, log in logs.items()},
         "left_out": len(attempts) > MOST_ATTEMPTS,
         "wait": wait,
         "tries": known.limits.tries if known else pool.tries if pool else None,
         "trace_id": trace_of(job.traceparent),
         "progress": progress_of(job.progress),
-        "result": shown(job.result, job.result_length),
+        "result": shown_result(job),
         "can_cancel": job.status in LIVE,
         "can_replay": job.status == "dead",
         "can_resubmit": job.status not in LIVE,
@@ -128,17 +142,43 @@ def read_job(asked: PageRequest) -> dict[str, Any]:
     }
 
 
-def shown_log(log: Row[Any]) -> dict[str, Any]:
-    """What a run logged, as the page shows it."""
-    lines = [] if log.log is None else json.loads(log.log)
+def readable_job(job: Row[Any]) -> SimpleNamespace:
+    """The row with its error decrypted."""
+    message = readable_error(job.error_message, job.tenant_id, job.id)
+    return SimpleNamespace(**{**job._mapping, "error_message": message})
+
+
+def readable_attempt(attempt: Row[Any], job: SimpleNamespace) -> SimpleNamespace:
+    """An attempt of the job with its error decrypted, as far as it is shown."""
+    message = readable_error(attempt.error_message, job.tenant_id, job.id)
+    return SimpleNamespace(
+        **{**attempt._mapping, "error_message": message and message[:SHOWN_MESSAGE]}
+    )
+
+
+def shown_result(job: SimpleNamespace) -> ShownDocument | None:
+    """The result, as the page shows it."""
+    if job.result is None or not is_encrypted(job.result):
+        return shown(job.result, job.result_length)
+    try:
+        text = readable_result(job.result, job.tenant_id, job.id) or ""
+    except DecryptionError as error:
+        return ShownDocument(trouble=str(error))
+    return shown(text, len(text))
+
+
+def shown_log(log: Row[Any], job: SimpleNamespace) -> dict[str, Any]:
+    """What a run of the job logged, as the page shows it."""
+    lines = readable_log(log.log, job.tenant_id, job.id, log.written_at)
+    traceback = readable_traceback(log.traceback, job.tenant_id, job.id)
     text = "\n".join(
         f"{one['at']} {one['level'].upper()} {seen(one['message'])}".replace("\n", f"\n{INDENT}")
         for one in lines
     )
-    return {"lines": len(lines), "text": text, "dropped": log.dropped, "traceback": log.traceback}
+    return {"lines": len(lines), "text": text, "dropped": log.dropped, "traceback": traceback}
 
 
-def read_wait(connection: Connection, job: Row[Any], voice: Voice) -> dict[str, Any] | None:
+def read_wait(connection: Connection, job: SimpleNamespace, voice: Voice) -> dict[str, Any] | None:
     """Why it has not started, or has to start again; None if it runs or has ended."""
     if job.status not in ("scheduled", "queued", "dispatched") and not job.worker_lost:
         return None
@@ -175,7 +215,7 @@ def show_payload(job_id: str) -> ShownDocument:
     """The payload, from the row or the blob store."""
     try:
         text, _ = read_payload(job_id)
-    except (BlobStoreUnavailable, NotFound) as error:
+    except (BlobStoreUnavailable, ContentUnreadable, NotFound) as error:
         return ShownDocument(trouble=error.detail)
     return shown(text, len(text)) or ShownDocument()
 
@@ -196,10 +236,14 @@ def shown(text: str | None, length: int | None) -> ShownDocument | None:
 def read_payload(job_id: str) -> tuple[str, bool]:
     """The whole payload as JSON, and whether it comes from the blob store."""
     row = find_row(READ_PAYLOAD, NO_JOB, id=job_id)
-    if row.payload_blob is None:
-        return str(row.payload), False
+    place = Place(row.tenant_id, job_id, ContentKind.PAYLOAD)
     try:
-        return current_services().blobs.get(row.payload_blob).decode(errors="replace"), True
+        if row.payload_blob is None:
+            return decrypt_json(row.payload, place), False
+        data = decrypt_blob(current_services().blobs.get(row.payload_blob), place)
+        return data.decode(errors="replace"), True
+    except DecryptionError as error:
+        raise ContentUnreadable(str(error)) from None
     except BlobMissing:
         raise NotFound("The payload is no longer stored.") from None
     except BlobError as error:
@@ -222,7 +266,8 @@ def plain_payload(job_id: str) -> Response:
 
 def plain_result(job_id: str) -> Response:
     row = find_row(READ_RESULT, "There is no such job, or it has no result.", id=job_id)
-    return Response(str(row.result), 200, INERT, content_type="text/plain; charset=utf-8")
+    text = readable_result(row.result, row.tenant_id, job_id)
+    return Response(text, 200, INERT, content_type="text/plain; charset=utf-8")
 
 
 JOB = live_page("/console/jobs/<job_id>", "console/job.html", read_job)

@@ -16,8 +16,10 @@ from app.api.services import current_services
 from app.console.jobs.filter import CLASSES, GROUPS, STATUSES, JobFilter, parse_filter, resolve
 from app.console.jobs.order import ListedJobs, list_jobs
 from app.console.page import PageRequest, live_page
+from app.reads.contents import readable_error
 from app.reads.job_counts import count_dead, count_states
 from app.reads.search import Wanted
+from models.encryption.values import cut_text_sql
 from models.pools import POOLS
 from models.store.arrays import plain_array
 
@@ -32,8 +34,8 @@ SHOWN_ERROR = 200
 READ_ROWS = f"""
     SELECT job.id::text, job.status::text, job.type, job.pool, job.attempt, job.created_at,
            job.execute_at, job.started_at, job.finished_at, job.cancel_requested_at,
-           job.crashes, job.replays, tenant.name AS tenant,
-           job.error_class, left(job.error_message, {SHOWN_ERROR}) AS error_message
+           job.crashes, job.replays, job.tenant_id, tenant.name AS tenant,
+           job.error_class, {cut_text_sql("job.error_message", SHOWN_ERROR)} AS error_message
     FROM jobs AS job LEFT JOIN tenants AS tenant ON tenant.id = job.tenant_id
     WHERE job.id = ANY (%(ids)s::uuid[])
 """
@@ -44,7 +46,7 @@ OFFER_TENANTS = f"SELECT name FROM tenants ORDER BY name LIMIT {OFFERED}"
 def read_jobs(asked: PageRequest) -> dict[str, Any]:
     """A page of jobs, and how many there are in each state."""
     chosen = parse_filter(asked.args)
-    rows: Sequence[RowMapping] = ()
+    rows: Sequence[Mapping[str, Any]] = ()
     page, looked_to, counts = ListedJobs(), None, None
     with read_standby() as connection:
         wanted = resolve(connection, chosen)
@@ -79,13 +81,20 @@ def read_jobs(asked: PageRequest) -> dict[str, Any]:
     }
 
 
-def read_rows(connection: Connection, ids: Sequence[str]) -> list[RowMapping]:
+def read_rows(connection: Connection, ids: Sequence[str]) -> list[dict[str, Any]]:
     """What the table shows of these jobs, in their order; those retired since are left out."""
     if not ids:
         return []
     asked = {"ids": plain_array(ids)}
-    rows = {row["id"]: row for row in connection.exec_driver_sql(READ_ROWS, asked).mappings()}
+    found = connection.exec_driver_sql(READ_ROWS, asked).mappings()
+    rows = {row["id"]: {**row, "error_message": error_of(row)} for row in found}
     return [rows[one] for one in ids if one in rows]
+
+
+def error_of(row: RowMapping) -> str | None:
+    """Its error as far as the table shows it."""
+    message = readable_error(row["error_message"], row["tenant_id"], row["id"])
+    return message and message[:SHOWN_ERROR]
 
 
 def read_counts(connection: Connection, wanted: Wanted) -> dict[str, int]:

@@ -6,7 +6,9 @@ The application itself is not live: it does not change, and may have a megabyte.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -18,9 +20,11 @@ from app.console.formatting import SHOWN_CHARACTERS, pretty
 from app.console.jobs.job import ShownDocument, read_payload
 from app.console.leaderboard.page import PATH
 from app.console.page import PageRequest, live_page
-from app.errors import BlobStoreUnavailable, NotFound
+from app.errors import BlobStoreUnavailable, ContentUnreadable, NotFound
+from app.reads.contents import readable_error, readable_rationale, readable_result
 from app.reads.ranks import ScoreRank, read_ranks
 from app.reads.views import record_of
+from models.encryption.key_ring import DecryptionError
 from models.jobs.ids import parse_id
 from models.jobs.states import APPLICATION_STATUS, ApplicationStatus, JobStatus
 from tasks.scorers.protocol import ApplicationText
@@ -58,9 +62,10 @@ def read_candidate(asked: PageRequest) -> dict[str, Any]:
     """The state of the application."""
     application_id = parse_id(asked.values["application_id"])
     with read_standby() as connection:
-        row = connection.exec_driver_sql(READ_CANDIDATE, {"id": application_id}).first()
-        if row is None:
+        found = connection.exec_driver_sql(READ_CANDIDATE, {"id": application_id}).first()
+        if found is None:
             raise NotFound("There is no such application.")
+        row = readable_row(found)
         place = read_place(connection, row) if row.score is not None else None
     # If its job is retired, an application that still exists was scored.
     status = APPLICATION_STATUS[JobStatus(row.status or JobStatus.SUCCEEDED)]
@@ -79,7 +84,20 @@ def read_candidate(asked: PageRequest) -> dict[str, Any]:
     }
 
 
-def read_place(connection: Connection, row: Row[Any]) -> dict[str, Any]:
+def readable_row(row: Row[Any]) -> SimpleNamespace:
+    """The row, decrypted; a record that cannot be is left out, and the rationale says why."""
+    whose = (row.tenant_id, row.id)
+    changed = {
+        "rationale": readable_rationale(row.rationale, row.record, *whose),
+        "error_message": readable_error(row.error_message, *whose),
+        "record": None,
+    }
+    with suppress(DecryptionError):
+        changed["record"] = readable_result(row.record, *whose)
+    return SimpleNamespace(**{**row._mapping, **changed})
+
+
+def read_place(connection: Connection, row: SimpleNamespace) -> dict[str, Any]:
     """Its rank, and how many others share it."""
     standing = ScoreRank(row.tenant_id, row.role, row.score)
     asked = {"tenant": row.tenant_id, "role": row.role, "score": row.score}
@@ -102,11 +120,13 @@ def amount(criteria: list[dict[str, Any]] | None) -> Decimal | None:
     return Decimal(str(weighted_score(CriterionMark(**mark) for mark in criteria)))
 
 
-def read_application(row: Row[Any], record: dict[str, Any] | None) -> ShownDocument:
+def read_application(row: SimpleNamespace, record: dict[str, Any] | None) -> ShownDocument:
     """What was submitted, cut if it is long."""
     try:
         with Timeout(BLOB_SECONDS, BlobStoreUnavailable()):
             text, from_blob = read_payload(row.id)
+    except ContentUnreadable as error:
+        return ShownDocument(trouble=error.detail)
     except (BlobStoreUnavailable, NotFound) as error:
         deleted = "It was deleted with its job; the score and its record are kept."
         return ShownDocument(trouble=error.detail if row.has_job else deleted)

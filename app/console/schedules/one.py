@@ -19,8 +19,10 @@ from app.console.page import PageRequest, live_page
 from app.console.schedules.form import form_of
 from app.console.schedules.page import cron_words
 from app.console.schedules.sides import SIDES, ScheduleSide, read_whole
+from app.reads.contents import readable_text
 from app.tenants.cron import known_zones
-from app.tenants.schedules import read_history
+from app.tenants.schedules import place_of, read_history
+from models.encryption.key_ring import ContentKind, Place
 from models.jobs.ids import parse_id
 from models.store.arrays import plain_array
 
@@ -46,7 +48,7 @@ def read_schedule(side: ScheduleSide, asked: PageRequest) -> dict[str, Any]:
         "owner": found.tenant,
         "words": cron_words(schedule.cron),
         "state": "paused" if schedule.paused else "active" if schedule.next_at else "ended",
-        "history": [entry_of(event, jobs) for event in events],
+        "history": [entry_of(event, jobs, place_of(schedule)) for event in events],
         "form": form_of(schedule),
     }
 
@@ -73,15 +75,15 @@ def read_runs(
     return {row["id"]: dict(row) for row in rows}
 
 
-def entry_of(event: Row[Any], jobs: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """A line of the history."""
+def entry_of(event: Row[Any], jobs: dict[str, dict[str, Any]], place: Place) -> dict[str, Any]:
+    """A line of the history of the schedule at ``place``."""
     detail = event.detail
-    job_id = detail.get("job_id")
+    job_id, reason = detail.get("job_id"), place._replace(kind=ContentKind.REASON)
     return {
         "kind": event.kind.removeprefix("schedule_"),
         "at": time_of(detail.get("at") or detail.get("first")),
         "until": time_of(detail.get("last")),
-        "reason": detail.get("reason") or "",
+        "reason": readable_text(detail.get("reason"), reason) or "",
         "manual": bool(detail.get("manual")),
         "job_id": job_id,
         "job": jobs.get(job_id or ""),

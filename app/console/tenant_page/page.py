@@ -17,6 +17,7 @@ from app.console.jobs.job import shown_wait
 from app.console.page import PageRequest, live_page
 from app.console.tenant_page.flow import read_flow
 from app.console.tenants.one import read_tenant
+from app.reads.contents import readable_error
 from app.reads.job_pages import read_page
 from app.reads.search import Wanted
 from app.reads.waits import read_facts
@@ -83,7 +84,11 @@ def read_dead(connection: Connection, tenant_id: int) -> dict[str, Any]:
     if not rows:
         return {"groups": (), "count": 0, "replays": replays}
     dead = Wanted(statuses=("dead",), tenant_id=tenant_id)
-    latest = read_page(connection, dead, LATEST_DEAD, None).rows
+    page = read_page(connection, dead, LATEST_DEAD, None)
+    latest = [
+        {**row, "error_message": readable_error(row["error_message"], tenant_id, row["id"])}
+        for row in page.rows
+    ]
     total = rows[0].total
     return {
         "groups": rows,

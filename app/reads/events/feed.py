@@ -19,6 +19,7 @@ from typing import Any
 import orjson
 from sqlalchemy import Engine, RowMapping
 
+from app.reads.contents import readable_detail, readable_error
 from app.reads.events.message import message
 from app.reads.events.position import ALL_EVENTS, NO_JOB, START, Position, resumed
 from app.reads.times import rfc3339
@@ -160,7 +161,8 @@ def read_entries(engine: Engine, places: Sequence[Place]) -> list[list[FeedEntry
         rows = connection.exec_driver_sql(READ_ENTRIES, asked).mappings().all()
     pages: list[list[FeedEntry]] = [[] for _ in places]
     for row in rows:
-        pages[row["number"] - 1].append(entry(row, generations[-1].tag))
+        tenant_id, _ = places[row["number"] - 1]
+        pages[row["number"] - 1].append(entry(row, generations[-1].tag, tenant_id))
     return pages
 
 
@@ -179,17 +181,19 @@ def read_ends(engine: Engine, tenant_ids: Sequence[int]) -> dict[int, FeedEnd]:
     return ends
 
 
-def entry(row: RowMapping, generation: str) -> FeedEntry:
-    """A row of READ_ENTRIES."""
+def entry(row: RowMapping, generation: str, tenant_id: int) -> FeedEntry:
+    """A row of READ_ENTRIES of this tenant's feed."""
     position = Position(int(row["xid"]), row["event_id"], str(row["job_id"]), generation)
     job_type, failure = row["type"], row["error_class"]
     document: dict[str, Any]
     if job_type is None:
         name = row["name"]
-        document = {"job_id": row["subject"], "detail": orjson.Fragment(row["detail"])}
+        detail = readable_detail(name, row["detail"], tenant_id, row["subject"])
+        document = {"job_id": row["subject"], "detail": orjson.Fragment(detail)}
     else:
         name = END_NAMES[JobStatus(row["name"])]
-        error = None if failure is None else {"class": failure, "message": row["error_message"]}
+        said = readable_error(row["error_message"], tenant_id, position.job_id)
+        error = None if failure is None else {"class": failure, "message": said}
         document = {
             "id": position.job_id,
             "type": job_type,

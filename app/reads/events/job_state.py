@@ -10,9 +10,11 @@ from typing import Any
 import orjson
 from sqlalchemy import Engine, RowMapping
 
-from app.reads.events.message import message
+from app.reads.contents import readable_error, readable_result
+from app.reads.events.message import message as event_message
 from app.reads.events.position import same_course, version_of
 from app.reads.times import rfc3339
+from models.encryption.key_ring import DecryptionError
 from models.jobs.states import JobStatus
 from models.store.arrays import plain_array
 from models.store.session import connect
@@ -65,7 +67,7 @@ class JobState:
         """The event for a client that knows the version ``known``."""
         name = "progress" if same_course(self.version, known) else self.status.value
         retry_ms = LAST_RETRY_MS if self.status.terminal else None
-        return message(name, self.data, self.version, retry_ms)
+        return event_message(name, self.data, self.version, retry_ms)
 
 
 def read_changed(engine: Engine, watched: Sequence[tuple[str, str]]) -> dict[str, JobState | None]:
@@ -82,7 +84,12 @@ def read_changed(engine: Engine, watched: Sequence[tuple[str, str]]) -> dict[str
 def job_state(row: RowMapping) -> JobState:
     """A row of READ_CHANGED."""
     status = JobStatus(row["status"])
-    progress, failure, result = row["progress"], row["error_class"], row["result"]
+    progress, failure, whose = row["progress"], row["error_class"], (row["tenant_id"], row["id"])
+    message, omitted = readable_error(row["error_message"], *whose), row["result_omitted"]
+    try:
+        result = readable_result(row["result"], *whose)
+    except DecryptionError:
+        result, omitted = None, True  # the job itself says why
     document: dict[str, Any] = {
         "id": row["id"],
         "type": row["type"],
@@ -91,13 +98,13 @@ def job_state(row: RowMapping) -> JobState:
         "crashes": row["crashes"],
         "cancel_requested_at": rfc3339(row["cancel_requested_at"]),
         "progress": None if progress is None else orjson.Fragment(progress),
-        "error": None if failure is None else {"class": failure, "message": row["error_message"]},
+        "error": None if failure is None else {"class": failure, "message": message},
         # When it ended, or when it was seen to be so.
         "at": rfc3339(row["at"]),
     }
     if status.terminal:
         document["result"] = None if result is None else orjson.Fragment(result)
-        if row["result_omitted"]:
+        if omitted:
             document["result_omitted"] = True
     version = version_of(COURSE(row), progress)
     return JobState(row["tenant_id"], status, row["mark"], version, orjson.dumps(document))

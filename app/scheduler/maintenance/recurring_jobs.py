@@ -22,7 +22,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import orjson
-from pydantic_core import from_json
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
 
@@ -36,7 +35,7 @@ from app.scheduler.role import RoleQueries
 from app.telemetry.hooks import carrying_traces
 from app.tenants.allowed_types import AllowedTypes, require_types
 from app.tenants.cron import BadCron, UnknownZone, read_rule
-from app.tenants.schedules import COLUMNS, FIELDS, RecurringSchedule
+from app.tenants.schedules import COLUMNS, FIELDS, RecurringSchedule, payload_of, stored_reason
 from app.tenants.ticks import (
     LATE_SECONDS,
     MOST_A_TURN,
@@ -291,7 +290,7 @@ class RecurringJobs(RoleQueries):
             require_types(types, (schedule.type,))
             jobs = self._jobs(schedule, decision)
         except (ValidationFailed, Forbidden) as refused:
-            reason = refused.explain()
+            reason = stored_reason(schedule, refused.explain())
             move = ScheduleMove(schedule, decision.next_at, skipped=len(decision.made))
             for tick in decision.made:
                 move.add_event("schedule_skipped", at=rfc3339(tick), reason=reason)
@@ -308,7 +307,7 @@ class RecurringJobs(RoleQueries):
         return move
 
     def _jobs(self, schedule: RecurringSchedule, decision: TickDecision) -> tuple[Submission, ...]:
-        payload = from_json(schedule.payload) if decision.made else None
+        payload = payload_of(schedule) if decision.made else None
         return tuple(
             job_submission(
                 self._types,

@@ -112,7 +112,7 @@ labels:
 {{- include "fairline.secretEnv" (dict "name" . "secret" $secret) }}
 {{- end }}
 {{- $optional := .optionalSecrets | default list }}
-{{- if .blobs }}{{ $optional = concat (list "AWS_ACCESS_KEY_ID" "AWS_SECRET_ACCESS_KEY" "AWS_SESSION_TOKEN") $optional }}{{ end }}
+{{- if .blobs }}{{ $optional = concat (list "FAIRLINE_ENCRYPTION_KEYS" "AWS_ACCESS_KEY_ID" "AWS_SECRET_ACCESS_KEY" "AWS_SESSION_TOKEN") $optional }}{{ end }}
 {{- if ne .part "migrate" }}{{ $optional = append $optional "OTEL_EXPORTER_OTLP_HEADERS" }}{{ end }}
 {{- range $optional }}
 {{- include "fairline.secretEnv" (dict "name" . "secret" $secret "optional" true) }}
