@@ -41,7 +41,8 @@ class Browser:
     def __init__(self, app: FairlineApp, key: str = "", *, operator: bool = False) -> None:
         self.app = app
         cookie = OPERATOR_COOKIE if operator else TENANT_COOKIE
-        self._cookie = f"{cookie}={session_of_key(app, key)}" if key else ""
+        token = session_of_key(app, key) if presented(key) else key
+        self._cookie = f"{cookie}={token}" if key else ""
         self._client = app.test_client(use_cookies=False)
 
     def get(self, path: str) -> TestResponse:
