@@ -7,8 +7,8 @@ act that the entry point does not declare is an error, and nothing is changed. W
 say in the scheduler, nothing is recorded, and ``recording`` is a plain connection.
 
 Not in the transaction of the change, but committed before it: submissions on behalf of a tenant,
-runs of a schedule, exports and re-encryption (``record_first``). Those may be in the log and not have
-happened.
+runs of a schedule, exports and re-encryption (``record_first``). Those may be in the log and not
+have happened.
 
 Values are given by the callers: no keys, payloads, results, or names of candidates.
 """
