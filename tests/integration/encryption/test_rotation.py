@@ -6,6 +6,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from click.testing import Result
 from flask import Flask
 
 from app.cli import encryption as commands
+from app.errors import ValidationFailed
+from app.reads.contents import readable_detail
 from app.reads.job_views import read_jobs
 from app.tenants import schedules
 from models.blobs import BlobStore, open_blobs, payload_key
 from models.encryption.key_ring import ContentKind, Place
-from models.encryption.values import decrypt_json, encrypt_blob, key_ring
+from models.encryption.values import decrypt_json, encrypt_blob, encrypt_json, key_ring
 from models.jobs.ids import new_id
 from models.jobs.reencrypt import CONTENT, count_step, reencrypt_step
 from models.jobs.replay import replay_dead
@@ -221,6 +224,33 @@ def test_a_blob_of_a_job_that_was_removed_meanwhile_does_not_come_back(
         done = reencrypt_step(one.database.engine, Removing(), ring, JOBS, JOBS.start)  # type: ignore[arg-type]
     assert (done.written, done.left) == (0, 1)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_why_ticks_were_skipped_is_encrypted_and_rotated(
+    database: DatabaseFixture, blobs: BlobStore
+) -> None:
+    schedule = a_schedule()
+    with encrypting(OLD):
+        reasons = [schedules.stored_reason(schedule, "payload.maple is not known"), "overlap"]
+        assert "maple" not in str(reasons)
+        payload = encrypt_json('"tick"', schedules.place_of(schedule))
+    for reason in reasons:
+        database.execute(
+            "INSERT INTO events (tenant_id, kind, detail) VALUES (1, 'schedule_skipped', %s)",
+            json.dumps({"schedule": schedule.id, "reason": reason}),
+        )
+    with encrypting(f"{NEW},{OLD}"):
+        assert rotate(database, blobs)["events.detail"] == 1
+        assert schedules.payload_of(replace(schedule, payload=payload)) == "tick"
+    rows = database.query("SELECT detail::text AS detail FROM events ORDER BY id")
+    with encrypting(NEW):
+        told = [readable_detail("schedule_skipped", row.detail, 1, None) for row in rows]
+        assert [json.loads(one)["reason"] for one in told] == [
+            "payload.maple is not known",
+            "overlap",
+        ]
+        with pytest.raises(ValidationFailed, match="'old', which is not in"):
+            schedules.payload_of(replace(schedule, payload=payload))
 
 
 class Terminal:
