@@ -108,7 +108,11 @@ class Slots:
         self, message: tuple[JobRef, ...], claimed: tuple[Claim, ...]
     ) -> tuple[Claim, ...]:
         """Claim what was not found, a moment later: the API may send the message of a new job while
-        its row is still being committed."""
+        its row is still being committed.
+
+        Also while it drains: the message of a job that nobody claims is acknowledged, and the job
+        waits for its lease. A claim is handed back, and a message without one is redelivered.
+        """
         late: tuple[Claim, ...] = ()
         for seconds in LATE_SECONDS:
             found = {claim.ref for claim in (*claimed, *late)}
@@ -117,7 +121,7 @@ class Slots:
                 for ref in message
                 if ref.lease == 1 and ref not in found and ref not in self._held
             )
-            if not missing or self.drains():
+            if not missing:
                 break
             time.sleep(seconds)
             late += self._claims.submit(missing)

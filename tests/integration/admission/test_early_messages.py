@@ -21,7 +21,7 @@ from models.store.errors import StateStoreUnavailable
 from tasks.worker import slots
 from tests.support.database_fixture import DatabaseFixture, FakePublisher
 from tests.support.emptied import COUNTS
-from tests.support.one_worker import one_worker
+from tests.support.one_worker import OneWorker, one_worker
 from tests.support.waiting import wait_for
 
 WITH_ROWS = "SELECT count(*) FROM jobs WHERE id = ANY (%s::uuid[])"
@@ -177,6 +177,25 @@ def test_admission_that_fails_leaves_a_message_that_does_nothing(process: Proces
     assert not process.publisher.early.get(process.admit()), "begins anew"
 
 
+def execute_early(one: OneWorker, job_id: str, then: Callable[[], object]) -> None:
+    """A message that arrives before its row; ``then`` is called once the worker has looked."""
+    looked = threading.Event()
+    claim = one.worker.slots._claims._write
+
+    def look(messages: Sequence[tuple[JobRef, ...]]) -> Any:
+        found = claim(messages)
+        looked.set()
+        return found
+
+    one.worker.slots._claims._write = look
+    early = threading.Thread(target=one.execute, args=((JobRef(job_id, 1),),))
+    early.start()
+    assert looked.wait(5)
+    then()
+    one.database.submit(id=job_id, pool="short", express=True)
+    early.join(10)
+
+
 def test_worker_that_is_too_early_runs_the_job_once(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,21 +204,20 @@ def test_worker_that_is_too_early_runs_the_job_once(
     job_id = new_id()
     with one_worker(process.database) as one:
         one.act = lambda ctx, payload: ran.append(ctx.job_id)
-        looked = threading.Event()
-        claim = one.worker.slots._claims._write
-
-        def look(messages: Sequence[tuple[JobRef, ...]]) -> Any:
-            found = claim(messages)
-            looked.set()
-            return found
-
-        one.worker.slots._claims._write = look
-        early = threading.Thread(target=one.execute, args=((JobRef(job_id, 1),),))
-        early.start()
-        assert looked.wait(5)
-        process.database.submit(id=job_id, pool="short", express=True)
-        early.join(10)
+        execute_early(one, job_id, lambda: None)
         one.execute((JobRef(job_id, 1),))
         one.flush()
     assert ran == [job_id]
     assert process.database.job(job_id).status == "succeeded"
+
+
+def test_worker_that_is_too_early_and_drains_hands_the_job_back(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots, "LATE_SECONDS", (0.05,) * 100)
+    job_id = new_id()
+    with one_worker(process.database) as one:
+        one.act = lambda ctx, payload: pytest.fail("it drains")
+        execute_early(one, job_id, one.worker.slots.note_drain)
+        one.flush()
+    assert process.database.job(job_id).status == "queued", "it need not wait for its lease"
