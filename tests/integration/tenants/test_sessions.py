@@ -99,9 +99,7 @@ def test_a_session_stands_for_its_key(sessions: SteppedSessions, issued: Created
     assert caller == sessions.directory.caller(f"Bearer {issued.key}")
 
 
-@pytest.mark.parametrize(
-    "token", ["", "x", "é" * 43, secrets.token_urlsafe(32), "a" * 44, "\0" * 43]
-)
+@pytest.mark.parametrize("token", ["", "x", "é" * 43, "b" * 43, "a" * 44, "\0" * 43])
 def test_what_is_no_token_of_a_session_opens_nothing(sessions: SteppedSessions, token: str) -> None:
     with pytest.raises(Unauthenticated, match="session has ended"):
         sessions.caller(token, used=True)
