@@ -20,7 +20,7 @@ TURN_SECONDS = 0.2
 #: The revision that a database which is at 0020 has before it: that is always the last one, and
 #: others were put in front of it, in groups. Null: all of them were made.
 MADE_BEFORE = """
-    SELECT CASE WHEN to_regclass('audit_log') IS NOT NULL THEN NULL
+    SELECT CASE WHEN to_regclass('sessions') IS NOT NULL THEN NULL
                 WHEN EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('tenants')
                                               AND attname = 'types' AND NOT attisdropped)
                 THEN '0019' ELSE '0015' END

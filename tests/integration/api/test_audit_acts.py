@@ -16,9 +16,10 @@ from sqlalchemy import Row
 
 from app.api.auth.access import Access, acts_of, guard, open_to
 from app.cli import audit as audit_commands
-from app.cli import commands, quotas, tenants
+from app.cli import commands, keys, quotas, tenants
 from app.cli.errors import FairlineCommand
 from app.tenants.changes import issue_key, revoke_key
+from app.tenants.scopes import Scope
 from models.audit import Act, Actor, UndeclaredAct, acting
 from models.jobs.ids import new_id
 from models.jobs.replay_requests import ReplayRequest, create
@@ -295,7 +296,7 @@ COMMANDS = {
     "quotas clear": ["quotas set claude --requests 60", "quotas clear claude"],
 }
 #: Migrations are tested with the others; a replay is one of the tests below.
-ELSEWHERE = {"migrate", "replay"}
+ELSEWHERE = {"migrate", "replay", "encryption rotate"}
 
 
 @pytest.fixture
@@ -344,10 +345,10 @@ def test_a_route_leaves_a_row_of_each_act_that_it_declares(
 
 def test_a_route_without_declared_acts_is_not_built() -> None:
     app = Flask("forgotten", static_folder=None)
-    app.add_url_rule("/x", "x", open_to(Access.OPERATOR)(lambda: ""), methods=["POST"])
+    app.add_url_rule("/x", "x", open_to(Access.OPERATOR, Scope.READ)(lambda: ""), methods=["POST"])
     with pytest.raises(UndeclaredAct, match=r"^x: "):
         guard(app)
-    app.view_functions["x"] = open_to(Access.OPERATOR, ())(lambda: "")
+    app.view_functions["x"] = open_to(Access.OPERATOR, Scope.READ, acts=())(lambda: "")
     guard(app)
 
 
@@ -444,7 +445,7 @@ def test_every_command_declares_its_acts(operator: Browser) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_leaves_a_row(world: World, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (tenants, quotas, commands, audit_commands):
+    for module in (tenants, keys, quotas, commands, audit_commands):
         monkeypatch.setattr(module, "database", lambda: world.database.engine)
     monkeypatch.setattr("getpass.getuser", lambda: "root")
     runner = world.client.app.test_cli_runner()

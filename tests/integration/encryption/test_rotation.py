@@ -283,6 +283,8 @@ def test_the_commands_say_what_is_encrypted_and_rotate_it(
         rotated = terminal.run("encryption rotate")
         assert rotated.exit_code == 0, rotated.output
         assert "2 values encrypted with the key new." in rotated.stdout
+        acts = one.database.query("SELECT target FROM audit_log WHERE what = 'content.reencrypt'")
+        assert [row.target for row in acts] == ["new"]
         status = terminal.run("encryption status").stdout
         assert "new: encrypts" in status and "old" not in status and "readable" not in status
     with encrypting(new_key("newest")):

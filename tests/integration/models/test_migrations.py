@@ -106,6 +106,11 @@ def test_database_that_had_the_last_migration_before_the_audit_log_gets_it(
 
 
 def drop_audit_log(database: DatabaseFixture) -> None:
+    """And what came with it."""
+    database.execute("DROP TABLE sessions")
+    database.execute(
+        "ALTER TABLE api_keys DROP COLUMN scopes, DROP COLUMN expires_at, DROP COLUMN last_used_at"
+    )
     database.execute("DROP FUNCTION retire_audit(double precision, integer)")
     database.execute("DROP TABLE audit_log; DROP FUNCTION keep_audit()")
 
@@ -389,7 +394,7 @@ def test_keys_keep_their_rights_and_those_that_are_limited_do_not_outlive_a_down
 ) -> None:
     database = DatabaseFixture(engine)
     engine.dispose()
-    alembic(database_url, "downgrade", "0020")
+    alembic(database_url, "downgrade", "0021")
     database.execute("INSERT INTO api_keys (id, tenant_id, digest) VALUES ('old', 1, '')")
     alembic(database_url, "upgrade", "head")
     [old] = database.query("SELECT scopes, expires_at, last_used_at FROM api_keys")
@@ -398,7 +403,7 @@ def test_keys_keep_their_rights_and_those_that_are_limited_do_not_outlive_a_down
     database.execute(f"{limited} ('less', 1, '', '{{read}}', NULL)")
     database.execute(f"{limited} ('brief', 1, '', NULL, now() + interval '1 day')")
     engine.dispose()
-    alembic(database_url, "downgrade", "0020")
+    alembic(database_url, "downgrade", "0021")
     valid = database.query("SELECT id FROM api_keys WHERE revoked_at IS NULL")
     assert [row.id for row in valid] == ["old"]
     engine.dispose()
