@@ -35,10 +35,12 @@ class BrokerStack:
         self.workers: list[int] = []
         self._logs = logs
 
-    def submit(self, jobs: int, seconds: float, pool: str = "medium") -> list[str]:
-        """Jobs that sleep, all of them queued; their ids."""
+    def submit(
+        self, jobs: int, seconds: float, pool: str = "medium", type_name: str = "sleep"
+    ) -> list[str]:
+        """Jobs that sleep, or of another type, all of them queued; their ids."""
         payload = json.dumps({"seconds": seconds})
-        items = [Submission(new_id(), 1, "sleep", pool, payload) for _ in range(jobs)]
+        items = [Submission(new_id(), 1, type_name, pool, payload) for _ in range(jobs)]
         admit_group(self.database.engine, [SubmissionGroup(tuple(items))], express=False)
         return [item.id for item in items]
 

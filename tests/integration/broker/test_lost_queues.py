@@ -50,7 +50,8 @@ def test_messages_that_were_returned_too_often_are_sent_again_soon(
 ) -> None:
     """Quorum queues of RabbitMQ 4 drop a message then; others keep it."""
     with stack.frozen_workers():
-        ids = stack.submit(60, 0.1)
+        # Of a type that was not measured yet, so that each has a message of its own.
+        ids = stack.submit(60, 0.1, type_name="echo")
         stack.wait(lambda: stack.count(ids, "dispatched") >= 20, "dispatches")
         with kombu.Connection(rabbitmq.service.url()) as connection:
             # More than the worker fetches.
