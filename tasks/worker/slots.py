@@ -101,12 +101,9 @@ class Slots:
     def claim(self, message: tuple[JobRef, ...]) -> tuple[Claim, ...]:
         """Claim the jobs of a message; waits while the state store is down."""
         begun = self._soon.pop(message, None)
-        claims = self._claims.submit(message) if begun is None else begun.result()
-        return claims if len(claims) == len(message) else claims + self._claim_late(message, claims)
+        return self._claims.submit(message) if begun is None else begun.result()
 
-    def _claim_late(
-        self, message: tuple[JobRef, ...], claimed: tuple[Claim, ...]
-    ) -> tuple[Claim, ...]:
+    def claim_late(self, missing: tuple[JobRef, ...]) -> tuple[Claim, ...]:
         """Claim what was not found, a moment later: the API may send the message of a new job while
         its row is still being committed.
 
@@ -115,17 +112,24 @@ class Slots:
         """
         late: tuple[Claim, ...] = ()
         for seconds in LATE_SECONDS:
-            found = {claim.ref for claim in (*claimed, *late)}
-            missing = tuple(
-                ref
-                for ref in message
-                if ref.lease == 1 and ref not in found and ref not in self._held
-            )
+            time.sleep(seconds)
+            found = self._claims.submit(missing)
+            late += found
+            missing = self.missing(missing, found)
             if not missing:
                 break
-            time.sleep(seconds)
-            late += self._claims.submit(missing)
         return late
+
+    def missing(
+        self, message: tuple[JobRef, ...], claimed: tuple[Claim, ...]
+    ) -> tuple[JobRef, ...]:
+        """Jobs of a message that were not claimed, and may not be there yet."""
+        if len(claimed) == len(message):
+            return ()
+        found = {claim.ref for claim in claimed}
+        return tuple(
+            ref for ref in message if ref.lease == 1 and ref not in found and ref not in self._held
+        )
 
     def _claim(self, messages: Sequence[tuple[JobRef, ...]]) -> list[tuple[Claim, ...]]:
         """Held before the callers return: a message that comes twice finds its job held."""
