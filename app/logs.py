@@ -86,6 +86,7 @@ class StderrHandler(logging.StreamHandler[TextIO]):
     """Writes to stderr, also from the threads beneath gevent's greenlets."""
 
     def createLock(self) -> None:
+        super().createLock()  # notes it for a forked process, which frees the lock
         self.lock = native_rlock()
 
 

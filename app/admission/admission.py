@@ -111,7 +111,8 @@ class Admission:
             self._early.forget()
             raise
         sent = {dispatch.id for dispatch in early}
-        if time.monotonic() - began > EARLY_SECONDS or self._express_from > began:
+        slow = time.monotonic() - began > EARLY_SECONDS
+        if slow or self._express_from > began:
             sent = set()  # too early, or in vain
         counts: list[Count] = []
         for entry, outcome in zip(group, admitted, strict=True):
@@ -125,6 +126,8 @@ class Admission:
             counts.append(((TallyKind.SUBMISSION, tenant), (len(entry.submissions), 0)))
             counts += handed_over(outcome.express)
         self._note_lanes(group, admitted)
+        if slow:  # and so may be the next: two messages for every job
+            self._early.forget()
         # By the express lane too: its credit is soon spent.
         self._wakeups.send()
         self.tallies.add_all(counts)

@@ -59,7 +59,13 @@ def execute(
     How the runs of this worker ended, by job: nothing of those that were lost or already done.
     """
     endings: dict[str, Ending] = {}
-    claims = worker.slots.claim(message)
+    slots = worker.slots
+    claims = slots.claim(message)
+    missing = slots.missing(message, claims)
+    # Others of the message do not wait for one that is perhaps cancelled, if another thread may.
+    apart = bool(missing and claims) and slots.count > 1
+    if missing and not apart:
+        claims += slots.claim_late(missing)
     if not claims:
         return endings  # lost, cancelled, expired or already done: nothing to run
     parent_span = message_span()
@@ -69,11 +75,19 @@ def execute(
         if ending is not None:
             endings[claim.ref.id] = ending
 
-    if worker.slots.count > 1 and len(claims) > 1:
-        run_batch(claims, each, helpers)
-        return endings
-    for claim in claims:  # in this very thread: a prefork run is stopped on the main one only
-        each(claim)
+    def run_all(claims: tuple[Claim, ...]) -> None:
+        if slots.count > 1 and len(claims) > 1:
+            run_batch(claims, each, helpers)
+            return
+        for claim in claims:  # in this very thread: a prefork run is stopped on the main one only
+            each(claim)
+
+    if apart:
+        late = helpers.submit(lambda: run_all(slots.claim_late(missing)))
+        run_all(claims)
+        late.result()
+    else:
+        run_all(claims)
     return endings
 
 

@@ -79,6 +79,8 @@ class Slots:
         self._claims: GroupCommit[tuple[JobRef, ...], tuple[Claim, ...]] = GroupCommit(
             self._claim, name="claim", max_group=100, persistent=True
         )
+        #: Jobs whose rows were locked at the last claim that waited for any.
+        self._locked: frozenset[str] = frozenset()
         #: Claims of messages whose task has not started.
         self._soon: dict[tuple[JobRef, ...], Ticket[tuple[JobRef, ...], tuple[Claim, ...]]] = {}
 
@@ -101,27 +103,40 @@ class Slots:
     def claim(self, message: tuple[JobRef, ...]) -> tuple[Claim, ...]:
         """Claim the jobs of a message; waits while the state store is down."""
         begun = self._soon.pop(message, None)
-        claims = self._claims.submit(message) if begun is None else begun.result()
-        return claims if len(claims) == len(message) else claims + self._claim_late(message, claims)
+        return self._claims.submit(message) if begun is None else begun.result()
 
-    def _claim_late(
-        self, message: tuple[JobRef, ...], claimed: tuple[Claim, ...]
-    ) -> tuple[Claim, ...]:
+    def claim_late(self, missing: tuple[JobRef, ...]) -> tuple[Claim, ...]:
         """Claim what was not found, a moment later: the API may send the message of a new job while
-        its row is still being committed."""
+        its row is still being committed.
+
+        Also while it drains: the message of a job that nobody claims is acknowledged, and the job
+        waits for its lease. A claim is handed back, and a message without one is redelivered.
+        """
         late: tuple[Claim, ...] = ()
         for seconds in LATE_SECONDS:
-            found = {claim.ref for claim in (*claimed, *late)}
-            missing = tuple(
-                ref
-                for ref in message
-                if ref.lease == 1 and ref not in found and ref not in self._held
-            )
-            if not missing or self.drains():
-                break
             time.sleep(seconds)
-            late += self._claims.submit(missing)
+            found = self._claims.submit(missing)
+            late += found
+            missing = self.missing(missing, found)
+            if not missing:
+                break
         return late
+
+    def missing(
+        self, message: tuple[JobRef, ...], claimed: tuple[Claim, ...]
+    ) -> tuple[JobRef, ...]:
+        """Jobs of a message that were not claimed, and may not be there yet.
+
+        Those with a locked row are: to wait for it again would hold up the claims of all others.
+        """
+        if len(claimed) == len(message):
+            return ()
+        found = {claim.ref for claim in claimed} | self._held.keys()
+        return tuple(
+            ref
+            for ref in message
+            if ref.lease == 1 and ref not in found and ref.id not in self._locked
+        )
 
     def _claim(self, messages: Sequence[tuple[JobRef, ...]]) -> list[tuple[Claim, ...]]:
         """Held before the callers return: a message that comes twice finds its job held."""
@@ -140,6 +155,7 @@ class Slots:
         except StatementTooSlow:
             # A job whose row is locked is not claimed: its message is sent again after the lease.
             locked = find_locked(self._engine, {ref.id for ref in asked})
+            self._locked = frozenset(locked)
             logger.warning("%d jobs are not claimed: their rows are locked", len(locked))
             fresh = [tuple(ref for ref in each if ref.id not in locked) for each in fresh]
             claimed = claim_group(self._engine, self.name, fresh, before, waiting)

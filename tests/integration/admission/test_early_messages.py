@@ -21,7 +21,7 @@ from models.store.errors import StateStoreUnavailable
 from tasks.worker import slots
 from tests.support.database_fixture import DatabaseFixture, FakePublisher
 from tests.support.emptied import COUNTS
-from tests.support.one_worker import one_worker
+from tests.support.one_worker import OneWorker, one_worker
 from tests.support.waiting import wait_for
 
 WITH_ROWS = "SELECT count(*) FROM jobs WHERE id = ANY (%s::uuid[])"
@@ -65,9 +65,17 @@ class Process:
         return item.id
 
     def open_lane(self) -> None:
-        """Until the process sends messages early."""
-        for _ in range(STREAK):
-            assert not self.publisher.early.get(self.admit())
+        """Until the process sends messages early; statements are slow on a busy machine."""
+        admitted: list[str] = []
+
+        def is_open() -> bool:
+            admitted.append(self.admit())
+            return self.admission._early.allowed("medium")
+
+        wait_for(is_open)
+        assert len(admitted) >= STREAK
+        wait_for(lambda: all(map(self.times_sent, admitted)))
+        assert not any(self.publisher.early.values())
 
     def times_sent(self, job_id: str) -> int:
         return sum(each.id == job_id for each in self.publisher.sent)
@@ -89,14 +97,15 @@ def process(api_database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch) -> I
     made.admission.close(5)
 
 
-def await_sent(process: Process, count: int) -> Callable[[], None]:
-    """A statement that is as slow as a few messages."""
-    return lambda: wait_for(lambda: len(process.publisher.sent) >= count)
+def await_sent(process: Process) -> Callable[[], None]:
+    """A statement that is as slow as a message."""
+    before = len(process.publisher.sent)
+    return lambda: wait_for(lambda: len(process.publisher.sent) > before)
 
 
 def test_message_travels_while_its_row_is_committed(process: Process) -> None:
     process.open_lane()
-    process.before = await_sent(process, STREAK + 1)
+    process.before = await_sent(process)
     job_id = process.admit()
     assert process.publisher.early[job_id]
     assert process.database.job(job_id).status == "dispatched"
@@ -109,6 +118,15 @@ def test_message_that_was_much_too_early_is_sent_again(process: Process) -> None
     job_id = process.admit()
     wait_for(lambda: process.times_sent(job_id) == 2)
     assert process.publisher.early[job_id]
+
+
+def test_store_that_is_slow_gets_no_messages_before_its_rows(process: Process) -> None:
+    process.open_lane()
+    process.before = lambda: time.sleep(0.05)
+    process.admit()
+    later = [process.admit() for _ in range(2 * STREAK)]
+    assert not any(process.publisher.early[job_id] for job_id in later)
+    wait_for(lambda: all(process.times_sent(job_id) == 1 for job_id in later))
 
 
 @pytest.mark.parametrize(
@@ -159,9 +177,10 @@ def test_broker_that_is_away_before_the_commit_leaves_no_job_without_a_message(
 
 def test_admission_that_fails_leaves_a_message_that_does_nothing(process: Process) -> None:
     process.open_lane()
+    sent = await_sent(process)
 
     def fail() -> None:
-        await_sent(process, STREAK + 1)()
+        sent()
         raise StateStoreUnavailable("away")
 
     process.before = fail
@@ -177,6 +196,31 @@ def test_admission_that_fails_leaves_a_message_that_does_nothing(process: Proces
     assert not process.publisher.early.get(process.admit()), "begins anew"
 
 
+def express_refs(database: DatabaseFixture, count: int) -> tuple[JobRef, ...]:
+    """Jobs that are dispatched under their first lease."""
+    ids = [database.submit(pool="short", express=True) for _ in range(count)]
+    return tuple(JobRef(job_id, 1) for job_id in ids)
+
+
+def execute_early(one: OneWorker, job_id: str, then: Callable[[], object]) -> None:
+    """A message that arrives before its row; ``then`` is called once the worker has looked."""
+    looked = threading.Event()
+    claim = one.worker.slots._claims._write
+
+    def look(messages: Sequence[tuple[JobRef, ...]]) -> Any:
+        found = claim(messages)
+        looked.set()
+        return found
+
+    one.worker.slots._claims._write = look
+    early = threading.Thread(target=one.execute, args=((JobRef(job_id, 1),),))
+    early.start()
+    assert looked.wait(5)
+    then()
+    one.database.submit(id=job_id, pool="short", express=True)
+    early.join(10)
+
+
 def test_worker_that_is_too_early_runs_the_job_once(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,21 +229,59 @@ def test_worker_that_is_too_early_runs_the_job_once(
     job_id = new_id()
     with one_worker(process.database) as one:
         one.act = lambda ctx, payload: ran.append(ctx.job_id)
-        looked = threading.Event()
-        claim = one.worker.slots._claims._write
-
-        def look(messages: Sequence[tuple[JobRef, ...]]) -> Any:
-            found = claim(messages)
-            looked.set()
-            return found
-
-        one.worker.slots._claims._write = look
-        early = threading.Thread(target=one.execute, args=((JobRef(job_id, 1),),))
-        early.start()
-        assert looked.wait(5)
-        process.database.submit(id=job_id, pool="short", express=True)
-        early.join(10)
+        execute_early(one, job_id, lambda: None)
         one.execute((JobRef(job_id, 1),))
         one.flush()
     assert ran == [job_id]
     assert process.database.job(job_id).status == "succeeded"
+
+
+def test_worker_that_is_too_early_and_drains_hands_the_job_back(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots, "LATE_SECONDS", (0.05,) * 100)
+    job_id = new_id()
+    with one_worker(process.database) as one:
+        one.act = lambda ctx, payload: pytest.fail("it drains")
+        execute_early(one, job_id, one.worker.slots.note_drain)
+        one.flush()
+    assert process.database.job(job_id).status == "queued", "it need not wait for its lease"
+
+
+def test_jobs_of_a_message_do_not_wait_for_one_that_is_cancelled(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots, "LATE_SECONDS", (1.0, 1.0))
+    began: list[float] = []
+    with one_worker(process.database) as one:
+        one.act = lambda ctx, payload: began.append(time.monotonic())
+        refs = express_refs(process.database, 3)
+        process.database.execute(
+            "UPDATE jobs SET status = 'cancelled', finished_at = now() WHERE id = %s", refs[1].id
+        )
+        one.execute(refs)
+        ended = time.monotonic()
+    assert len(began) == 2
+    assert ended - max(began) > 1.0, "it is looked for meanwhile"
+
+
+def test_jobs_of_a_message_run_though_some_of_them_were_late(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots, "LATE_SECONDS", (0.05,) * 100)
+    ran: list[str] = []
+    late = [new_id() for _ in range(3)]
+    with one_worker(process.database) as one:
+        there = express_refs(process.database, 3)
+        refs = there + tuple(JobRef(job_id, 1) for job_id in late)
+
+        def act(ctx: Any, payload: Any) -> None:
+            ran.append(ctx.job_id)
+            if len(ran) == 3:  # the others are only now committed, one by one
+                for job_id in late:
+                    process.database.submit(id=job_id, pool="short", express=True)
+
+        one.act = act
+        one.execute(refs)
+        one.flush()
+    assert sorted(ran) == sorted(ref.id for ref in refs)

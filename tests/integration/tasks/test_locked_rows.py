@@ -63,6 +63,21 @@ def test_locked_row_holds_up_no_other_claim(one: OneWorker) -> None:
     assert status(one, locked.id) == "succeeded", "its message comes again"
 
 
+def test_locked_row_is_waited_for_once(one: OneWorker) -> None:
+    (locked,) = one.refs(1)
+    assert locked.lease == 1, "it might be a job whose row is not there yet"
+    claim, asked = one.worker.slots._claims._write, []
+
+    def count(messages: Any) -> Any:
+        asked.append(messages)
+        return claim(messages)
+
+    one.worker.slots._claims._write = count
+    with held_lock(one.database, LOCK, locked.id):
+        one.execute((locked,))
+    assert len(asked) == 1, "each further look holds up the claims of this worker"
+
+
 def test_locked_row_holds_up_no_other_ending_and_its_own_is_not_lost(one: OneWorker) -> None:
     first, second, third = one.refs(3)
     claims = one.worker.slots.claim((first, second, third))

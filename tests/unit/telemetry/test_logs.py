@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ import gevent
 import pytest
 
 from app.log_ids import CALLER, current_request
-from app.logs import configure_logging, lines_of
+from app.logs import StderrHandler, configure_logging, lines_of
 from models.jobs.claim import Claim, JobRef
 from tasks.context import JobContext
 from tasks.worker.held import current_claim
@@ -164,3 +165,23 @@ def test_an_exception_is_text_and_half_a_character_no_obstacle(
     assert line["message"] == "it failed"
     assert line["exception"].startswith("Traceback")
     assert line["exception"].endswith("? is half a character")
+
+
+def test_a_forked_process_can_log_though_a_thread_was_logging() -> None:
+    handler = StderrHandler()
+    assert handler.lock is not None
+    logging_now, forked = threading.Event(), threading.Event()
+
+    def log() -> None:
+        with handler.lock:
+            logging_now.set()
+            forked.wait(10)
+
+    thread = threading.Thread(target=log)
+    thread.start()
+    assert logging_now.wait(5)
+    if (child := os.fork()) == 0:
+        os._exit(0 if handler.lock.acquire(timeout=2) else 1)
+    forked.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
