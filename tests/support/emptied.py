@@ -11,7 +11,7 @@ TABLES = (
     " idempotency_keys, events, tallies, circuits, verdicts, usage, arrivals, shares,"
     " tenant_limits, api_keys, rate_buckets, refusals, quotas, job_types, schedules,"
     " desired_workers, predictions, pool_samples, replays, run_logs,"
-    " erasures, audit_log"
+    " erasures, sessions, audit_log"
 )
 #: The audit log refuses it, except to the owner of the table who says so.
 TRUNCATE = f"""

@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 from app.stack.spec import PROJECT_ROOT
 from models.store.session import transaction
-from tests.integration.models.test_migrations import alembic
+from tests.integration.models.test_migrations import HEAD, alembic
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.locks import held_lock
 from tests.support.waiting import wait_for
@@ -78,8 +78,7 @@ def test_migration_gives_way_and_is_repeated(database_url: str, database: Databa
 def planted(folder: Path, migration: str) -> tuple[str, str]:
     """Options of alembic that add a migration after the last one."""
     locations = f"{PROJECT_ROOT}/migrations/versions{os.pathsep}{folder}"
-    last = max(Path(PROJECT_ROOT, "migrations/versions").glob("0*.py")).name[:4]
-    (folder / "9999_planted.py").write_text(migration.format(last=last))
+    (folder / "9999_planted.py").write_text(migration.format(last=HEAD))
     (folder / "alembic.ini").write_text(
         f"[alembic]\nscript_location = {PROJECT_ROOT}/migrations\npath_separator = os\n"
         f"prepend_sys_path = {PROJECT_ROOT}\nversion_locations = {locations}\n"

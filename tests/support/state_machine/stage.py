@@ -15,7 +15,7 @@ from models.blobs import BlobStore
 from models.jobs.claim import Claim, JobRef
 from models.jobs.states import LEGAL_MOVES, JobStatus
 from tests.support.database_fixture import DatabaseFixture
-from tests.support.emptied import TABLES
+from tests.support.emptied import TRUNCATE
 from tests.support.state_machine.clock import Clock
 from tests.support.state_machine.twin import Twin
 
@@ -84,7 +84,7 @@ class Stage(RuleBasedStateMachine):
         self.before: dict[str, tuple[int, JobStatus]] = {}
         #: Twins of rows that were removed: they stay counted and billed.
         self.retired: list[Twin] = []
-        database.execute(f"TRUNCATE {TABLES}")
+        database.execute(TRUNCATE)
         database.leader.run_once(0.0)
 
     @property
