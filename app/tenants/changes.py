@@ -142,8 +142,10 @@ def issue_key(
             created_at = connection.exec_driver_sql(ISSUE_KEY, values).scalar()
             if created_at is not None:
                 granted = scopes_of(stored, operator=operator)
-                label = {"name": name, "scopes": sorted(granted)}
-                record(connection, Act.KEY_ISSUE, sent.id, tenant=tenant, after=label)
+                given = {"name": name, "scopes": sorted(granted)}
+                if expires_at is not None:
+                    given["expires_at"] = expires_at.isoformat()
+                record(connection, Act.KEY_ISSUE, sent.id, tenant=tenant, after=given)
                 return CreatedKey(sent.id, key, created_at, granted)
 
 

@@ -413,6 +413,13 @@ def test_an_erased_application_leaves_its_id_alone(world: World) -> None:
     assert "Zaphod" not in "".join(map(str, rows))
 
 
+def test_the_limits_of_a_new_key_are_in_the_log(world: World) -> None:
+    limits = {"scopes": ["read"], "expires_at": "2099-01-01T00:00:00Z"}
+    world.operate("POST", "/tenants/demo/keys", {"name": "label", **limits})
+    given = {"name": "label", "scopes": ["read"], "expires_at": "2099-01-01T00:00:00+00:00"}
+    assert world.acts()[-1].after == given
+
+
 def test_many_jobs_are_one_row_a_tenant(world: World) -> None:
     mine = [world.database.submit() for _ in range(3)]
     [other] = world.database.query("SELECT id FROM tenants WHERE name = 'other'")
