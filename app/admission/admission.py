@@ -125,9 +125,10 @@ class Admission:
             tenant = str(entry.submissions[0].tenant_id)
             counts.append(((TallyKind.SUBMISSION, tenant), (len(entry.submissions), 0)))
             counts += handed_over(outcome.express)
-        self._note_lanes(group, admitted)
-        if slow:  # and so may be the next: two messages for every job
+        if slow or len(group) > MOST_EARLY:  # after a slow one, every job would have two messages
             self._early.forget()
+        else:
+            self._note_lanes(group, admitted)
         # By the express lane too: its credit is soon spent.
         self._wakeups.send()
         self.tallies.add_all(counts)
@@ -146,9 +147,6 @@ class Admission:
 
     def _note_lanes(self, group: Sequence[SubmissionGroup], admitted: Sequence[Outcome]) -> None:
         """Whether the express lanes of these jobs' pools are open."""
-        if len(group) > MOST_EARLY:
-            self._early.forget()
-            return
         express = {
             item.id for each in admitted if isinstance(each, Admitted) for item in each.express
         }
