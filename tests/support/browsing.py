@@ -24,6 +24,7 @@ from app.tenants.changes import issue_key
 from app.tenants.keys import presented
 from app.tenants.tenant import TenantProfile
 from tests.support.database_fixture import DatabaseFixture
+from tests.support.emptied import KEPT
 from tests.support.http_client import opened
 
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8", "Sec-Fetch-Site": "same-origin"}
@@ -111,9 +112,7 @@ def console_of(database: DatabaseFixture, blobs: Path, *, needs_key: bool) -> It
     with opened(database, blobs, anonymous=anonymous, console_open=not needs_key) as app:
         key = ""
         if needs_key:
-            services: Services = app.extensions["fairline"]
-            key = issue_key(database.engine, None, "console").key
-            services.visitors.of_key(key)  # known from here on: tests empty the tables
+            key = issue_key(database.engine, None, KEPT).key
         yield Browser(app, key, operator=True)
 
 

@@ -9,14 +9,18 @@ COUNTS = "job_count_deltas, job_count_sums, job_count_keys"
 TABLES = (
     f"jobs, applications, {COUNTS}, processes, leaders, express_lanes, attempts, checkpoints,"
     " idempotency_keys, events, tallies, circuits, verdicts, usage, arrivals, shares,"
-    " tenant_limits, api_keys, rate_buckets, refusals, quotas, job_types, schedules,"
+    " tenant_limits, rate_buckets, refusals, quotas, job_types, schedules,"
     " desired_workers, predictions, pool_samples, replays, run_logs,"
-    " erasures, sessions, audit_log"
+    " erasures, audit_log"
 )
+#: Name of keys that the tests of a module share; they and their sessions stay.
+KEPT = "kept"
 #: The audit log refuses it, except to the owner of the table who says so.
 TRUNCATE = f"""
     ALTER TABLE audit_log DISABLE TRIGGER audit_log_keep_all;
     TRUNCATE {TABLES};
+    DELETE FROM api_keys WHERE name <> '{KEPT}';
+    DELETE FROM sessions WHERE NOT EXISTS (SELECT FROM api_keys WHERE id = key_id);
     ALTER TABLE audit_log ENABLE TRIGGER audit_log_keep_all
 """
 

@@ -8,12 +8,14 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
 import psutil
 import pytest
 
+from app.reads.standby import ANSWER_SECONDS
 from app.stack.postgres import DATABASE, SUPERUSER
 from tests.support.api_server import Answer, ApiServer, serving
 from tests.support.standby import Pair, ask, replicated
@@ -150,23 +152,21 @@ def test_processes_that_read_no_list_know_the_lag(api: ApiServer) -> None:
 def test_standby_that_is_gone_or_frozen_costs_one_read_a_moment(
     api: ApiServer, pair: Pair, end: signal.Signals
 ) -> None:
-    wait_for(lambda: reads_standby(api, pair), 20)
+    wait_for(lambda: reads_standby(api, pair), 60)
     postgres = pair.standby.children[0].pid
     processes = [postgres, *children(postgres)]
-    for pid in processes:
-        os.kill(pid, end)
+    signal_all(processes, end)
     try:
-        began = time.monotonic()
         answers = [board(api) for _ in range(40)]
-        assert max(answer.seconds for answer in answers) < 2.0
-        assert time.monotonic() - began < 6.0, "most of them waited for nothing"
+        waited = [answer for answer in answers if answer.seconds >= ANSWER_SECONDS]
+        assert len(waited) < 10, "most of them asked a server that does not answer"
         add(pair, "Ada")
         assert names(board(api)) == {"Ada"}
     finally:
-        for pid in processes if end == signal.SIGSTOP else ():
-            os.kill(pid, signal.SIGCONT)
+        if end == signal.SIGSTOP:
+            signal_all(processes, signal.SIGCONT)
     if end == signal.SIGSTOP:
-        wait_for(lambda: reads_standby(api, pair))
+        wait_for(lambda: reads_standby(api, pair), 60)
 
 
 def test_standby_that_was_promoted_is_the_primary(api: ApiServer, pair: Pair) -> None:
@@ -187,3 +187,10 @@ def test_standby_that_was_promoted_is_the_primary(api: ApiServer, pair: Pair) ->
 def children(pid: int) -> list[int]:
     """Processes of a server."""
     return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+
+
+def signal_all(pids: list[int], number: signal.Signals) -> None:
+    """Signal those of the processes that are still there: a server's come and go."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
