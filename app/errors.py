@@ -118,6 +118,10 @@ class QueueDepthExceeded(Refused, code="TENANT_QUEUE_DEPTH_EXCEEDED"):
     """The tenant has reached its limit of waiting jobs."""
 
 
+class RequestRateExceeded(Refused, code="TENANT_REQUEST_RATE_EXCEEDED"):
+    """The tenant exceeded its rate of requests other than submissions."""
+
+
 class NotFound(FairlineError, code="NOT_FOUND"):
     """It does not exist, or it does not belong to you."""
 

@@ -1,12 +1,14 @@
 """The gate: the limits that a request must pass before anything of it is admitted.
 
-The rate first, which costs nothing to refuse, then the depth. Refusals are counted.
+The rate first, which costs nothing to refuse, then the depth. Requests that submit nothing have a
+rate of their own. Refusals are counted.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from sqlalchemy import Engine
@@ -14,6 +16,7 @@ from sqlalchemy import Engine
 from app.admission.depth import Depth
 from app.admission.rate import Rate
 from app.admission.refusals import FLUSH_SECONDS, Refusals
+from app.admission.request_rate import RequestRate
 from app.errors import QueueDepthExceeded, Refused, TenantSuspended
 from app.policy.fairshare import Tier
 from app.policy.rate_limit import Limit, RateAllowance, limit_of
@@ -25,6 +28,7 @@ from models.store.arrays import plain_array, text_array
 from models.store.group_commit import GroupCommit
 from models.store.session import fetch
 
+NO_BOUNDS: Mapping[str, float | None] = MappingProxyType({})
 #: A queue does not get much shorter in a moment.
 DEPTH_RETRY_SECONDS = 5.0
 
@@ -49,14 +53,22 @@ class Entered(NamedTuple):
 class SubmissionLimits:
     """How much tenants may submit: by their own terms, else the deployment's, else their tier's."""
 
-    def __init__(self, *, per_second: float | None, burst: float, queue_depth: int) -> None:
-        """The limits of tenants without their own; a rate or a burst of 0 is none.
+    def __init__(
+        self,
+        *,
+        per_second: float | None,
+        burst: float,
+        queue_depth: int,
+        bounds: Mapping[str, float | None] = NO_BOUNDS,
+    ) -> None:
+        """The limits of tenants without their own; a rate, a burst or a bound of 0 is none.
 
-        ``per_second``: None is the tier's.
+        ``per_second``, ``bounds``: None is the tier's. ``bounds``: by name, as the terms have it.
         """
         self._per_second = per_second
         self._burst = burst or None
         self._queue_depth = queue_depth
+        self._bounds = bounds
 
     def limit(self, tenant: TenantProfile) -> Limit | None:
         """How often the tenant may submit; None: no limit."""
@@ -70,6 +82,16 @@ class SubmissionLimits:
         if self._per_second is not None:
             return self._per_second
         return TIER_LIMITS[Tier(tier)].submit_per_second
+
+    def bound(self, tenant: TenantProfile, name: str) -> float | None:
+        """The tenant's bound of that name in its terms; None: no limit."""
+        own: float | None = getattr(tenant, name)
+        if own is not None:
+            return own
+        usual = self._bounds.get(name)
+        if usual is None and tenant.tier_limits:
+            usual = getattr(TIER_LIMITS[Tier(tenant.tier)], name)
+        return usual or None
 
     def depth_limit(self, tenant: TenantProfile, pool: str) -> int:
         """How many jobs of the tenant may wait in the pool."""
@@ -88,12 +110,14 @@ class Gate(SubmissionLimits):
         per_second: float | None,
         burst: float,
         queue_depth: int,
+        bounds: Mapping[str, float | None] = NO_BOUNDS,
         flush_seconds: float = FLUSH_SECONDS,
     ) -> None:
-        super().__init__(per_second=per_second, burst=burst, queue_depth=queue_depth)
+        super().__init__(per_second=per_second, burst=burst, queue_depth=queue_depth, bounds=bounds)
         self._engine = engine
         self._timeout_seconds = timeout_seconds
         self._rate = Rate(engine, timeout_seconds)
+        self._requests = RequestRate(lambda tenant: self.bound(tenant, "requests_per_second"))
         self._depth = Depth(engine, timeout_seconds)
         self._refusals = Refusals(engine, flush_seconds)
         self._known_keys: GroupCommit[tuple[int, str], bool] = GroupCommit(
@@ -107,9 +131,22 @@ class Gate(SubmissionLimits):
         return {
             "submit_per_second": None if limit is None else limit.per_second,
             "submit_burst": None if limit is None else limit.burst,
+            "requests_per_second": self.bound(tenant, "requests_per_second"),
             "depth": {pool: self.depth_limit(tenant, pool) for pool in pools},
             "in_flight": {pool: cap for pool, cap in caps.items() if cap is not None},
         }
+
+    def pass_request(self, tenant: TenantProfile) -> None:
+        """Let a request pass that submits nothing, or refuse it."""
+        try:
+            self._requests.spend(tenant)
+        except Refused as refused:
+            self.count(tenant, refused)
+            raise
+
+    def charge_requests(self, tenant: TenantProfile, requests: int) -> None:
+        """Count what a request did to many jobs as so many requests more."""
+        self._requests.charge(tenant, requests)
 
     def pass_rate(self, tenant: TenantProfile, submissions: int = 1) -> RateAllowance | None:
         """Spend the tenant's tokens, or refuse; None if it needs none."""
@@ -179,7 +216,7 @@ class Gate(SubmissionLimits):
         )
 
     def count(self, tenant: TenantProfile, refused: Refused, submissions: int = 1) -> None:
-        """Count refused submissions."""
+        """Count refused submissions, or a refused request."""
         self._refusals.count(tenant.id, refused.code, submissions)
 
     def count_other(self, code: str) -> None:

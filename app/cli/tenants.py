@@ -77,6 +77,10 @@ FIELDS = (
     ("--rate", "submit_per_second", "Submissions per second."),
     ("--burst", "submit_burst", "Submissions at once, above the rate."),
 )
+#: The same of what else it may do or have.
+BOUND_FIELDS = (
+    ("--requests", "requests_per_second", "Other requests per second to each API process."),
+)
 #: Option, field and help of what is stored in ``tenant_limits``.
 LIMITS = (
     ("--cap", "in_flight", "Most jobs in flight in a pool: medium=20."),
@@ -95,7 +99,7 @@ def terms(command: Callable[..., Any]) -> Callable[..., Any]:
             fields["tier_limits"] = tier_limits
         limits: dict[str, dict[str, int | None]] = {}
         asked = click.get_current_context().get_parameter_source
-        for name in (*(name for _, name, _ in FIELDS), "types"):
+        for name in (*(name for _, name, _ in (*FIELDS, *BOUND_FIELDS)), "types"):
             value = given.pop(name)
             if asked(name) is not click.core.ParameterSource.DEFAULT:
                 fields[name] = value
@@ -107,7 +111,7 @@ def terms(command: Callable[..., Any]) -> Callable[..., Any]:
     decorated: Callable[..., Any] = run
     for option, name, text in reversed(LIMITS):
         decorated = click.option(option, name, type=OfPool(), multiple=True, help=text)(decorated)
-    for option, name, text in reversed(FIELDS):
+    for option, name, text in reversed((*FIELDS, *BOUND_FIELDS)):
         decorated = click.option(option, name, type=Amount(), help=text)(decorated)
     types_help = "The only job types it may submit: score_application,greet; none: all."
     decorated = click.option("--types", type=Types(), help=types_help)(decorated)
@@ -216,6 +220,11 @@ def described(tenant: TenantProfile) -> str:
 def limits_text(tenant: TenantProfile) -> str:
     """Limits as the options name them, and whether it is suspended."""
     standing = {"being deleted": tenant.deleting, "suspended": tenant.suspended}
+    bounds = [
+        f"{option.removeprefix('--')} {cell(amount)}"
+        for option, name, _ in BOUND_FIELDS
+        if (amount := getattr(tenant, name)) is not None
+    ]
     limits = [
         f"{option.removeprefix('--')} {pool}={amount}"
         for pool, limits in sorted(tenant.limits.items())
@@ -224,7 +233,7 @@ def limits_text(tenant: TenantProfile) -> str:
     ]
     if tenant.types is not None:
         limits.append(f"types {','.join(tenant.types) or 'none at all'}")
-    return ", ".join([*[word for word, holds in standing.items() if holds][:1], *limits])
+    return ", ".join([*[word for word, holds in standing.items() if holds][:1], *bounds, *limits])
 
 
 def weight_text(tenant: TenantProfile) -> str:

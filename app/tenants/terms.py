@@ -22,6 +22,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "weight": (0.001, 1_000_000),
     "submit_per_second": (0.001, 1_000_000),
     "submit_burst": (1, 10_000_000),
+    "requests_per_second": (0.001, 1_000_000),
 }
 LIMIT_BOUNDS: Mapping[str, tuple[int, int]] = {
     "in_flight": (1, 1_000_000),

@@ -36,6 +36,8 @@ class Tenant(Base, table="tenants"):
     #: Submissions per second, and how many at once; None: the default.
     submit_per_second: Mapped[float | None]
     submit_burst: Mapped[float | None]
+    #: Other requests per second to one API process; None: the default.
+    requests_per_second: Mapped[float | None]
     #: Job types that it may submit; None: all.
     types: Mapped[list[str] | None] = mapped_column(ARRAY(Text))
     #: Raised by every change, of its limits too: processes read what is new.

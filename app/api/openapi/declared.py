@@ -86,10 +86,13 @@ class Operation:
     or_scopes: tuple[Scope, ...] = ()
     #: What it is recorded as in the audit log; None: it is read-only.
     acts: tuple[Act, ...] | None = None
+    #: Whether it is one of the requests whose rate is limited for each tenant.
+    counted: bool = True
 
     def __call__(self, view: View) -> View:
         setattr(view, DECLARED, self)
-        return open_to(self.access, *self.scopes, acts=self.acts)(view)
+        declare = open_to(self.access, *self.scopes, acts=self.acts, counted=self.counted)
+        return declare(view)
 
     @property
     def scopes(self) -> tuple[Scope, ...]:
@@ -235,6 +238,7 @@ def submission(
         headers=(IDEMPOTENCY_KEY, PREFER),
         errors=(*SUBMISSION_ERRORS, errors.IdempotencyKeyReused, errors.ContentUnreadable),
         acts=(),
+        counted=False,
     )
 
 

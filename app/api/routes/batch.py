@@ -63,6 +63,7 @@ Read = Submission | ValidationFailed | Forbidden
     headers=(IDEMPOTENCY_KEY,),
     acts=(),
     errors=(*SUBMISSION_ERRORS, IdempotencyKeyReused),
+    counted=False,
 )
 def post_batch() -> Response:
     """Valid items are accepted, invalid ones are rejected individually."""

@@ -28,6 +28,7 @@ APPLICATION_FIELDS = {
 POLICIES = {
     "TENANT_RATE_LIMIT_EXCEEDED": "default",
     "TENANT_QUEUE_DEPTH_EXCEEDED": "queue-depth",
+    "TENANT_REQUEST_RATE_EXCEEDED": "requests",
     "TENANT_STREAMS_EXCEEDED": "event-streams",
 }
 RFC3339_UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
