@@ -106,6 +106,9 @@ class Settings(TaskSettings):
     #: Other requests per second of every tenant to one API process, instead of its tier's, unless
     #: it has its own; 0: no limit.
     requests_per_second: float | None = Field(default=None, ge=0)
+    #: Idempotency keys that are kept of every tenant without a limit of its own, instead of its
+    #: tier's; 0: no limit.
+    idempotency_keys: int | None = Field(default=None, ge=0)
     #: Jobs of a tenant that may wait in a pool.
     queue_depth: int = Field(default=10_000_000, ge=0)
     #: Largest request body.
@@ -133,7 +136,7 @@ class Settings(TaskSettings):
         node_urls(url)
         return url
 
-    @field_validator("submit_per_second", "requests_per_second", mode="before")
+    @field_validator("submit_per_second", "requests_per_second", "idempotency_keys", mode="before")
     @classmethod
     def _empty_is_unset(cls, value: Any) -> Any:
         return None if value == "" else value
@@ -188,7 +191,10 @@ class Settings(TaskSettings):
             "per_second": self.submit_per_second,
             "burst": self.submit_burst,
             "queue_depth": self.queue_depth,
-            "bounds": {"requests_per_second": self.requests_per_second},
+            "bounds": {
+                "requests_per_second": self.requests_per_second,
+                "idempotency_keys": self.idempotency_keys,
+            },
         }
 
     @property

@@ -118,6 +118,10 @@ class QueueDepthExceeded(Refused, code="TENANT_QUEUE_DEPTH_EXCEEDED"):
     """The tenant has reached its limit of waiting jobs."""
 
 
+class IdempotencyKeysExceeded(Refused, code="TENANT_IDEMPOTENCY_KEYS_EXCEEDED"):
+    """The tenant has reached its limit of idempotency keys."""
+
+
 class RequestRateExceeded(Refused, code="TENANT_REQUEST_RATE_EXCEEDED"):
     """The tenant exceeded its rate of requests other than submissions."""
 

@@ -1,23 +1,25 @@
 """The gate: the limits that a request must pass before anything of it is admitted.
 
-The rate first, which costs nothing to refuse, then the depth. Requests that submit nothing have a
-rate of their own. Refusals are counted.
+The rate first, which costs nothing to refuse, then the depth and the number of idempotency keys.
+Requests that submit nothing have a rate of their own. Refusals are counted.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from sqlalchemy import Engine
 
-from app.admission.depth import Depth
+from app.admission.depth import Depth, TenantQueue
+from app.admission.key_counts import KeyCounts
 from app.admission.rate import Rate
 from app.admission.refusals import FLUSH_SECONDS, Refusals
 from app.admission.request_rate import RequestRate
-from app.errors import QueueDepthExceeded, Refused, TenantSuspended
+from app.errors import IdempotencyKeysExceeded, QueueDepthExceeded, Refused, TenantSuspended
 from app.policy.fairshare import Tier
 from app.policy.rate_limit import Limit, RateAllowance, limit_of
 from app.policy.tier_limits import TIER_LIMITS
@@ -27,10 +29,17 @@ from models.jobs.submission import IdempotencyKey, Submission
 from models.store.arrays import plain_array, text_array
 from models.store.group_commit import GroupCommit
 from models.store.session import fetch
+from models.tallies import Tallies
 
 NO_BOUNDS: Mapping[str, float | None] = MappingProxyType({})
+#: In terms, settings and tiers.
+BOUND_NAMES = ("requests_per_second", "idempotency_keys")
 #: A queue does not get much shorter in a moment.
 DEPTH_RETRY_SECONDS = 5.0
+#: Keys expire a day after their use.
+KEYS_RETRY_SECONDS = 60.0
+#: What tenants have besides waiting jobs is read this often: processes write it every two seconds.
+HELD_SECONDS = 5.0
 
 READ_KNOWN = """
     SELECT asked.place
@@ -41,13 +50,28 @@ READ_KNOWN = """
 """
 
 
-class Entered(NamedTuple):
-    """The room that the queues had for one request."""
+class Reserved(NamedTuple):
+    """Room for one request."""
 
+    of: Depth
+    queue: TenantQueue
+    amount: int
+
+
+@dataclass(slots=True)
+class Entered:
+    """The room that there was for one request."""
+
+    reserved: list[Reserved] = field(default_factory=list)
     #: For how many jobs, by pool.
-    jobs: dict[str, int]
-    #: A pool whose queue has no room for all; None if all have.
-    full: str | None = None
+    jobs: dict[str, int] = field(default_factory=dict)
+    #: What there is no room for all of it for; None if there is.
+    refused: Refused | None = None
+
+    def reserve(self, of: Depth, queue: TenantQueue, amount: int, limit: int) -> int:
+        """Reserve room for up to ``amount``; for how much."""
+        self.reserved.append(Reserved(of, queue, of.enter(queue, amount, limit)))
+        return self.reserved[-1].amount
 
 
 class SubmissionLimits:
@@ -112,13 +136,23 @@ class Gate(SubmissionLimits):
         queue_depth: int,
         bounds: Mapping[str, float | None] = NO_BOUNDS,
         flush_seconds: float = FLUSH_SECONDS,
+        tallies: Tallies | None = None,
+        keep_keys_hours: float = 24.0,
     ) -> None:
+        """``tallies``: where the process counts what it admits."""
         super().__init__(per_second=per_second, burst=burst, queue_depth=queue_depth, bounds=bounds)
         self._engine = engine
         self._timeout_seconds = timeout_seconds
         self._rate = Rate(engine, timeout_seconds)
         self._requests = RequestRate(lambda tenant: self.bound(tenant, "requests_per_second"))
         self._depth = Depth(engine, timeout_seconds)
+        self._keep_keys_hours = keep_keys_hours
+        self._keys = Depth(
+            engine,
+            timeout_seconds,
+            KeyCounts(tallies or Tallies(), keep_keys_hours * 3600.0),
+            fresh_seconds=HELD_SECONDS,
+        )
         self._refusals = Refusals(engine, flush_seconds)
         self._known_keys: GroupCommit[tuple[int, str], bool] = GroupCommit(
             self._read_known, name="known keys"
@@ -131,7 +165,7 @@ class Gate(SubmissionLimits):
         return {
             "submit_per_second": None if limit is None else limit.per_second,
             "submit_burst": None if limit is None else limit.burst,
-            "requests_per_second": self.bound(tenant, "requests_per_second"),
+            **{name: self.bound(tenant, name) for name in BOUND_NAMES},
             "depth": {pool: self.depth_limit(tenant, pool) for pool in pools},
             "in_flight": {pool: cap for pool, cap in caps.items() if cap is not None},
         }
@@ -176,27 +210,46 @@ class Gate(SubmissionLimits):
             self._refusals.count(tenant.id, TenantSuspended.code, submissions)
             raise TenantSuspended
 
-    def enter(self, tenant: TenantProfile, submissions: Sequence[Submission]) -> Entered:
-        """Reserve room in the queues of the pools; :meth:`settle` must follow."""
+    def enter(
+        self,
+        tenant: TenantProfile,
+        submissions: Sequence[Submission],
+        key: IdempotencyKey | None = None,
+    ) -> Entered:
+        """Reserve room in the queues of the pools, and for a key; :meth:`settle` must follow."""
         if len(submissions) == 1:
             wanted: Mapping[str, int] = {submissions[0].pool: 1}
         else:
             wanted = Counter(submission.pool for submission in submissions)
-        entered = Entered({})
+        entered = Entered()
         try:
             for pool, jobs in wanted.items():
                 limit = self.depth_limit(tenant, pool)
-                entered.jobs[pool] = self._depth.enter((tenant.id, pool), jobs, limit)
+                fitting = entered.reserve(self._depth, (tenant.id, pool), jobs, limit)
+                entered.jobs[pool] = fitting
+                if fitting < jobs and entered.refused is None:
+                    entered.refused = self.too_deep(tenant, pool)
+            if key is not None:
+                self._enter_key(tenant, entered)
         except BaseException:
-            self.settle(tenant, entered, joined=False)
+            self.settle(entered, joined=False)
             raise
-        full = next((pool for pool in wanted if entered.jobs[pool] < wanted[pool]), None)
-        return entered if full is None else Entered(entered.jobs, full)
+        return entered
 
-    def settle(self, tenant: TenantProfile, entered: Entered, *, joined: bool = True) -> None:
+    def _enter_key(self, tenant: TenantProfile, entered: Entered) -> None:
+        most = self.bound(tenant, "idempotency_keys")
+        if most is None or entered.reserve(self._keys, (tenant.id, ""), 1, int(most)):
+            return
+        entered.refused = IdempotencyKeysExceeded(
+            f"At most {most:,.0f} of your idempotency keys are kept, and as many are, each for"
+            f" {self._keep_keys_hours:g} hours. Wait, or submit without a key.",
+            retry_seconds=KEYS_RETRY_SECONDS,
+        )
+
+    def settle(self, entered: Entered, *, joined: bool = True) -> None:
         """What entered is committed, or certainly has not joined its queue."""
-        for pool, jobs in entered.jobs.items():
-            self._depth.settle((tenant.id, pool), jobs, joined=joined)
+        for of, queue, amount in entered.reserved:
+            of.settle(queue, amount, joined=joined)
 
     def repeats(self, tenant: TenantProfile, key: IdempotencyKey | None) -> bool:
         """Whether a request repeats an earlier one, and so adds nothing to a queue.
@@ -226,7 +279,7 @@ class Gate(SubmissionLimits):
     def close(self, timeout: float) -> None:
         """Write what was counted, and read nothing more."""
         self._refusals.close()
-        for part in (self._rate, self._depth, self._known_keys):
+        for part in (self._rate, self._depth, self._keys, self._known_keys):
             part.close(timeout)
 
     def _read_known(self, group: Sequence[tuple[int, str]]) -> list[bool]:

@@ -160,18 +160,20 @@ def take_in(
 ) -> Admitted:
     """Make the submissions of one request durable, all of them or none."""
     submissions, gate = directed(services, tenant, submissions), services.gate
-    entered = gate.enter(tenant, submissions)
-    joined = entered.full is None
+    entered = gate.enter(tenant, submissions, key)
+    joined = entered.refused is None
     try:
-        if entered.full is not None and not gate.repeats(tenant, key):
-            refused = gate.too_deep(tenant, entered.full)
-            gate.count(tenant, refused, len(submissions))
-            raise refused
+        if entered.refused is not None and not gate.repeats(tenant, key):
+            gate.count(tenant, entered.refused, len(submissions))
+            raise entered.refused
         admitted = make_durable(services, submissions, key)
         joined = not admitted.repeated
         return admitted
+    except IdempotencyKeyReused:
+        joined = False
+        raise
     finally:
-        gate.settle(tenant, entered, joined=joined)
+        gate.settle(entered, joined=joined)
 
 
 def take_what_fits(
@@ -195,7 +197,7 @@ def take_what_fits(
                 raise last
         return make_durable(services, fitting, None), refused
     finally:
-        gate.settle(tenant, entered)
+        gate.settle(entered)
 
 
 def make_durable(

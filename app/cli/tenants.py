@@ -15,7 +15,7 @@ from app.policy.fairshare.tiers import Tier, entitlement_of
 from app.tenants import changes, suspension
 from app.tenants.listing import list_tenants
 from app.tenants.tenant import TIERS, TenantProfile
-from app.tenants.terms import Change
+from app.tenants.terms import WHOLE, Change
 from models.audit import Act
 from models.store.session import connect, open_engine
 
@@ -36,9 +36,12 @@ class Amount(click.ParamType[float | None]):
 
     name = "number"
 
+    def __init__(self, kind: type[float] | type[int] = float) -> None:
+        self._kind = kind
+
     def convert(self, value: Any, param: Any, ctx: Any) -> float | None:
         try:
-            return None if value == "none" else float(value)
+            return None if value == "none" else self._kind(value)
         except (TypeError, ValueError):
             self.fail(f"{value!r} is neither a number nor none", param, ctx)
 
@@ -80,6 +83,7 @@ FIELDS = (
 #: The same of what else it may do or have.
 BOUND_FIELDS = (
     ("--requests", "requests_per_second", "Other requests per second to each API process."),
+    ("--keys", "idempotency_keys", "Most idempotency keys that are kept."),
 )
 #: Option, field and help of what is stored in ``tenant_limits``.
 LIMITS = (
@@ -112,7 +116,8 @@ def terms(command: Callable[..., Any]) -> Callable[..., Any]:
     for option, name, text in reversed(LIMITS):
         decorated = click.option(option, name, type=OfPool(), multiple=True, help=text)(decorated)
     for option, name, text in reversed((*FIELDS, *BOUND_FIELDS)):
-        decorated = click.option(option, name, type=Amount(), help=text)(decorated)
+        kind = Amount(int if name in WHOLE else float)
+        decorated = click.option(option, name, type=kind, help=text)(decorated)
     types_help = "The only job types it may submit: score_application,greet; none: all."
     decorated = click.option("--types", type=Types(), help=types_help)(decorated)
     switch = "Whether the limits of its tier hold where it has none of its own; new tenants: yes."

@@ -24,6 +24,8 @@ class TierLimits:
     in_flight: Mapping[str, int] | None = None
     #: Other requests per second to one API process; None: as many as it likes.
     requests_per_second: float | None = None
+    #: Idempotency keys that are kept; None: any number.
+    idempotency_keys: int | None = None
 
     def cap(self, pool: str) -> int | None:
         """Jobs in flight at most in a pool; None: no cap."""
@@ -32,8 +34,8 @@ class TierLimits:
 
 
 TIER_LIMITS: Mapping[Tier, TierLimits] = {
-    Tier.FREE: TierLimits(10.0, {"short": 10, "medium": 5, "long": 1}, 100.0),
-    Tier.STANDARD: TierLimits(100.0, {"short": 200, "medium": 100, "long": 20}, 1_000.0),
-    Tier.PRO: TierLimits(10_000.0, {"short": 2_000, "medium": 1_000, "long": 200}, 10_000.0),
+    Tier.FREE: TierLimits(10.0, {"short": 10, "medium": 5, "long": 1}, 100.0, 10**6),
+    Tier.STANDARD: TierLimits(100.0, {"short": 200, "medium": 100, "long": 20}, 1_000.0, 10**7),
+    Tier.PRO: TierLimits(10_000.0, {"short": 2_000, "medium": 1_000, "long": 200}, 10_000.0, 10**8),
     Tier.ENTERPRISE: TierLimits(),
 }

@@ -18,7 +18,8 @@ TIERS = ("free", "standard", "pro", "enterprise")
 #: What ``tenant_of`` reads.
 TENANT_COLUMNS = """
     tenant.id, tenant.name, tenant.tier, tenant.weight, tenant.tier_limits,
-    tenant.submit_per_second, tenant.submit_burst, tenant.requests_per_second, tenant.types,
+    tenant.submit_per_second, tenant.submit_burst, tenant.requests_per_second,
+    tenant.idempotency_keys, tenant.types,
     tenant.suspended_at IS NOT NULL AS suspended, tenant.deleted_at IS NOT NULL AS deleting,
     (SELECT json_object_agg(limits.pool, json_build_object(
                 'in_flight', limits.in_flight, 'reserved', limits.reserved,
@@ -57,6 +58,8 @@ class TenantProfile:
     submit_burst: float | None = None
     #: Other requests per second to one API process; None: the default.
     requests_per_second: float | None = None
+    #: Idempotency keys that are kept at most; None: the default.
+    idempotency_keys: int | None = None
     #: Job types that it may submit, sorted; None: all.
     types: tuple[str, ...] | None = None
     #: By pool; a pool that is missing has none.
@@ -89,6 +92,7 @@ def tenant_of(columns: RowMapping | Mapping[str, Any]) -> TenantProfile:
         name=columns["name"],
         tier=columns["tier"],
         tier_limits=columns["tier_limits"],
+        idempotency_keys=columns["idempotency_keys"],
         types=None if columns["types"] is None else tuple(columns["types"]),
         limits=MappingProxyType({pool: PoolLimits(**of) for pool, of in limits.items()}),
         suspended=columns["suspended"],

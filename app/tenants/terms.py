@@ -23,7 +23,10 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "submit_per_second": (0.001, 1_000_000),
     "submit_burst": (1, 10_000_000),
     "requests_per_second": (0.001, 1_000_000),
+    "idempotency_keys": (1, 1_000_000_000_000),
 }
+#: Those that are whole numbers.
+WHOLE = frozenset({"idempotency_keys"})
 LIMIT_BOUNDS: Mapping[str, tuple[int, int]] = {
     "in_flight": (1, 1_000_000),
     "reserved": (1, 1_000_000),

@@ -1,4 +1,4 @@
-"""Bounds of tenants: ``requests_per_second``, the rate of requests that submit nothing.
+"""Bounds of tenants: requests per second that submit nothing, and idempotency keys that are kept.
 
 Null is the limit of the tier, where those hold. The previous version goes on beside it, and does
 not keep to it.
@@ -15,8 +15,9 @@ down_revision = "0022"
 def upgrade() -> None:
     op.execute("""
         ALTER TABLE tenants
-            ADD COLUMN requests_per_second double precision CHECK (requests_per_second > 0)""")
+            ADD COLUMN requests_per_second double precision CHECK (requests_per_second > 0),
+            ADD COLUMN idempotency_keys bigint CHECK (idempotency_keys > 0)""")
 
 
 def downgrade() -> None:
-    op.execute("ALTER TABLE tenants DROP COLUMN requests_per_second")
+    op.execute("ALTER TABLE tenants DROP COLUMN requests_per_second, DROP COLUMN idempotency_keys")

@@ -38,6 +38,8 @@ class Tenant(Base, table="tenants"):
     submit_burst: Mapped[float | None]
     #: Other requests per second to one API process; None: the default.
     requests_per_second: Mapped[float | None]
+    #: Idempotency keys that are kept at most; None: the default.
+    idempotency_keys: Mapped[int | None]
     #: Job types that it may submit; None: all.
     types: Mapped[list[str] | None] = mapped_column(ARRAY(Text))
     #: Raised by every change, of its limits too: processes read what is new.

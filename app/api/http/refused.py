@@ -19,13 +19,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Engine
 
 from app.api.http.problems import STATUS
-from app.errors import (
-    FairlineError,
-    QueueDepthExceeded,
-    RateLimited,
-    RequestRateExceeded,
-    TenantSuspended,
-)
+from app.errors import FairlineError, Refused, TenantStreamsExceeded, TenantSuspended
 from app.log_ids import CALLER, address_of, request_id_of
 from app.policy.sampling import FIRST_SECONDS, SampledCount
 from app.repeated import BackgroundLoop
@@ -36,8 +30,12 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
 
 REFUSED = tuple(error for error, status in STATUS.items() if status in (401, 403, 429))
-#: The gate counts these itself, by tenant.
-COUNTED = (RateLimited, QueueDepthExceeded, RequestRateExceeded, TenantSuspended)
+#: The gate counts these itself, by tenant: all limits but that of streams.
+COUNTED = tuple(
+    error
+    for error in REFUSED
+    if issubclass(error, (Refused, TenantSuspended)) and error is not TenantStreamsExceeded
+)
 MOST_PATH = 200
 
 

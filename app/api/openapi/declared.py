@@ -220,6 +220,10 @@ def unchanged(*headers: Header) -> Returns:
     return Returns(304, headers=(ETAG, *headers))
 
 
+#: Errors of a submission with an idempotency key.
+KEYED_ERRORS = (errors.IdempotencyKeyReused, errors.IdempotencyKeysExceeded)
+
+
 def submission(
     summary: str,
     accepted: type[BaseModel],
@@ -236,7 +240,7 @@ def submission(
         body=body,
         query=None,
         headers=(IDEMPOTENCY_KEY, PREFER),
-        errors=(*SUBMISSION_ERRORS, errors.IdempotencyKeyReused, errors.ContentUnreadable),
+        errors=(*SUBMISSION_ERRORS, *KEYED_ERRORS, errors.ContentUnreadable),
         acts=(),
         counted=False,
     )

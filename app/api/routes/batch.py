@@ -22,6 +22,7 @@ from app.api.http.problems import STATUS, members
 from app.api.http.reply import FIRST_POLL_SECONDS, REPLAYED, Reply, limit_headers
 from app.api.openapi.declared import (
     IDEMPOTENCY_KEY,
+    KEYED_ERRORS,
     SUBMISSION_ERRORS,
     SUBMITTED,
     Returns,
@@ -33,7 +34,6 @@ from app.api.schemas.requests import SubmitBatch, SubmitJob
 from app.api.services import Services, current_services
 from app.errors import (
     Forbidden,
-    IdempotencyKeyReused,
     QueueDepthExceeded,
     ValidationFailed,
     field_error,
@@ -62,7 +62,7 @@ Read = Submission | ValidationFailed | Forbidden
     body=SubmitBatch,
     headers=(IDEMPOTENCY_KEY,),
     acts=(),
-    errors=(*SUBMISSION_ERRORS, IdempotencyKeyReused),
+    errors=(*SUBMISSION_ERRORS, *KEYED_ERRORS),
     counted=False,
 )
 def post_batch() -> Response:

@@ -219,6 +219,9 @@ class TenantTerms(Strict):
     requests_per_second: float | None = documented(
         "Other requests per second to each API process.", SCHEMAS["requests_per_second"]
     )
+    idempotency_keys: int | None = documented(
+        "Maximum number of idempotency keys kept.", SCHEMAS["idempotency_keys"]
+    )
     types: list[str] | None = documented(
         "Job types that it may submit; null: all.",
         {"maxItems": MOST_TYPES, "examples": [["score_application"]]},

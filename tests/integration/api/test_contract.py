@@ -28,6 +28,7 @@ APPLICATION_FIELDS = {
 POLICIES = {
     "TENANT_RATE_LIMIT_EXCEEDED": "default",
     "TENANT_QUEUE_DEPTH_EXCEEDED": "queue-depth",
+    "TENANT_IDEMPOTENCY_KEYS_EXCEEDED": "idempotency-keys",
     "TENANT_REQUEST_RATE_EXCEEDED": "requests",
     "TENANT_STREAMS_EXCEEDED": "event-streams",
 }

@@ -20,6 +20,8 @@ TERMS = {
     "weight": 500.0,
     "submit_per_second": 20.0,
     "submit_burst": 100.0,
+    "requests_per_second": 50.0,
+    "idempotency_keys": 5000,
     "types": ["echo", "score_application"],
     "limits": {"medium": {"in_flight": 20, "reserved": 2, "depth": 1000}},
 }
@@ -28,6 +30,8 @@ NO_TERMS = {
     "weight": None,
     "submit_per_second": None,
     "submit_burst": None,
+    "requests_per_second": None,
+    "idempotency_keys": None,
     "types": None,
     "limits": {},
     "suspended": False,
@@ -213,6 +217,8 @@ def test_a_tenant_reads_its_own_terms_as_they_are_now(
         "weight": 500.0,
         "submit_per_second": 20.0,
         "submit_burst": 100.0,
+        "requests_per_second": 50.0,
+        "idempotency_keys": 5000,
         "depth": {"short": 10_000_000, "medium": 1000, "long": 10_000_000},
         "in_flight": {"medium": 20},
     }

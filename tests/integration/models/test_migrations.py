@@ -118,7 +118,9 @@ def test_database_that_had_the_last_migration_before_the_bounds_gets_them(
 
 def drop_bounds(database: DatabaseFixture) -> None:
     """Of tenants."""
-    database.execute("ALTER TABLE tenants DROP COLUMN requests_per_second")
+    database.execute(
+        "ALTER TABLE tenants DROP COLUMN requests_per_second, DROP COLUMN idempotency_keys"
+    )
 
 
 def drop_audit_log(database: DatabaseFixture) -> None:

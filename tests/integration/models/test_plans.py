@@ -429,7 +429,7 @@ def test_the_retirer_walks_from_the_oldest(filled: DatabaseFixture) -> None:
         (RETIRE_KEYS, "idempotency_keys_age"),
         (RETIRE_TALLIES, "tallies_pkey"),
     ):
-        plan = plan_of(filled, sql, seconds=60.0, epoch=1)
+        plan = plan_of(filled, sql, seconds=60.0, keys=60.0, epoch=1)
         assert index in indexes_in(plan), plan
         assert not re.search(rf"Seq Scan on ({GROWING})\b", plan), plan
     filled.execute(
