@@ -58,9 +58,11 @@ class TallyKind(StrEnum):
     #: By tenant: jobs submitted, made by schedules or replayed; the amount is not used. Spikes are
     #: found by a day of them.
     SUBMISSION = "submission", 3600, 26
-    #: By tenant: idempotency keys that were made; the amount is not used. Kept for as long as keys
-    #: are, if that is longer.
+    #: By tenant: idempotency keys that were made; the amount is the same number. Kept for as long
+    #: as keys are, if that is longer.
     IDEMPOTENCY_KEY = "idempotency_key", 3600, 26
+    #: By tenant: payloads that went to the blob store, and their bytes.
+    STORED_BLOB = "stored_blob", 300, 26
     #: By job type: runs, and those above the time bound of their pool.
     VIOLATION = "violation", 60
     #: By tenant and pool, see ``crash_name``: workers lost to jobs that had lost two before, and

@@ -125,7 +125,7 @@ class Admission:
             tenant = str(entry.submissions[0].tenant_id)
             counts.append(((TallyKind.SUBMISSION, tenant), (len(entry.submissions), 0)))
             if entry.key is not None:
-                counts.append(((TallyKind.IDEMPOTENCY_KEY, tenant), (1, 0)))
+                counts.append(((TallyKind.IDEMPOTENCY_KEY, tenant), (1, 1)))
             counts += handed_over(outcome.express)
         if slow or len(group) > MOST_EARLY:  # after a slow one, every job would have two messages
             self._early.forget()

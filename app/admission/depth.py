@@ -78,13 +78,19 @@ class Depth:
         *,
         fresh_seconds: float = FRESH_SECONDS,
         others_per_second: float = OTHERS_PER_SECOND,
+        exact: bool = True,
     ) -> None:
-        """``read``: how many there are of something else than waiting jobs."""
+        """``read``: how many there are of something else than waiting jobs.
+
+        ``exact``: whether it is read again before less than what was asked for is let in; else
+        that is known for a moment, as it is when there is no room at all.
+        """
         self._engine = engine
         self._timeout_seconds = timeout_seconds
         self._read_depths = read or read_depths
         self._fresh_seconds = fresh_seconds
         self._others_per_second = others_per_second
+        self._exact = exact
         self._readings: dict[TenantQueue, DepthReading] = {}
         self._guard = threading.Lock()
         self._reads: GroupCommit[TenantQueue, int] = GroupCommit(self._read, name="depth")
@@ -121,7 +127,8 @@ class Depth:
             room = max(0, limit - reading.depth - reading.admitted)
             age = time.monotonic() - (reading.read_at or 0.0)
             if read is None:
-                most = (room - jobs) / self._others_per_second if room else REFUSE_SECONDS
+                full = not room or (room < jobs and not self._exact)
+                most = REFUSE_SECONDS if full else (room - jobs) / self._others_per_second
                 if age > min(most, self._fresh_seconds):
                     if room - jobs < self._others_per_second * self._fresh_seconds:
                         return None

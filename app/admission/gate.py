@@ -1,6 +1,6 @@
 """The gate: the limits that a request must pass before anything of it is admitted.
 
-The rate first, which costs nothing to refuse, then the depth and the number of idempotency keys.
+The rate first, which costs nothing to refuse, then the depth, idempotency keys and blobs.
 Requests that submit nothing have a rate of their own. Refusals are counted.
 """
 
@@ -9,37 +9,42 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from sqlalchemy import Engine
 
 from app.admission.depth import Depth, TenantQueue
-from app.admission.key_counts import KeyCounts
+from app.admission.holdings import READ_BLOBS, READ_KEYS, Holdings
 from app.admission.rate import Rate
 from app.admission.refusals import FLUSH_SECONDS, Refusals
 from app.admission.request_rate import RequestRate
-from app.errors import IdempotencyKeysExceeded, QueueDepthExceeded, Refused, TenantSuspended
-from app.policy.fairshare import Tier
-from app.policy.rate_limit import Limit, RateAllowance, limit_of
-from app.policy.tier_limits import TIER_LIMITS
+from app.admission.submission_limits import BOUND_NAMES, NO_BOUNDS, SubmissionLimits
+from app.errors import (
+    BlobBytesExceeded,
+    IdempotencyKeysExceeded,
+    QueueDepthExceeded,
+    Refused,
+    TenantSuspended,
+)
+from app.policy.rate_limit import RateAllowance
 from app.tenants.caps import cap_of
 from app.tenants.tenant import TenantProfile
 from models.jobs.submission import IdempotencyKey, Submission
 from models.store.arrays import plain_array, text_array
 from models.store.group_commit import GroupCommit
 from models.store.session import fetch
-from models.tallies import Tallies
+from models.tallies import Tallies, TallyKind
 
-NO_BOUNDS: Mapping[str, float | None] = MappingProxyType({})
-#: In terms, settings and tiers.
-BOUND_NAMES = ("requests_per_second", "idempotency_keys")
 #: A queue does not get much shorter in a moment.
 DEPTH_RETRY_SECONDS = 5.0
 #: Keys expire a day after their use.
 KEYS_RETRY_SECONDS = 60.0
+#: Blobs are counted about this often.
+BLOBS_RETRY_SECONDS = 300.0
 #: What tenants have besides waiting jobs is read this often: processes write it every two seconds.
 HELD_SECONDS = 5.0
+#: What other processes may store for a tenant: less room, fresher readings.
+OTHERS_BYTES_PER_SECOND = 1e8
 
 READ_KNOWN = """
     SELECT asked.place
@@ -65,62 +70,15 @@ class Entered:
     reserved: list[Reserved] = field(default_factory=list)
     #: For how many jobs, by pool.
     jobs: dict[str, int] = field(default_factory=dict)
-    #: What there is no room for all of it for; None if there is.
+    #: For how many bytes of blobs.
+    blob_bytes: int = 0
+    #: If there is not room for all of it: why.
     refused: Refused | None = None
 
     def reserve(self, of: Depth, queue: TenantQueue, amount: int, limit: int) -> int:
         """Reserve room for up to ``amount``; for how much."""
         self.reserved.append(Reserved(of, queue, of.enter(queue, amount, limit)))
         return self.reserved[-1].amount
-
-
-class SubmissionLimits:
-    """How much tenants may submit: by their own terms, else the deployment's, else their tier's."""
-
-    def __init__(
-        self,
-        *,
-        per_second: float | None,
-        burst: float,
-        queue_depth: int,
-        bounds: Mapping[str, float | None] = NO_BOUNDS,
-    ) -> None:
-        """The limits of tenants without their own; a rate, a burst or a bound of 0 is none.
-
-        ``per_second``, ``bounds``: None is the tier's. ``bounds``: by name, as the terms have it.
-        """
-        self._per_second = per_second
-        self._burst = burst or None
-        self._queue_depth = queue_depth
-        self._bounds = bounds
-
-    def limit(self, tenant: TenantProfile) -> Limit | None:
-        """How often the tenant may submit; None: no limit."""
-        rate, burst = tenant.submit_per_second, tenant.submit_burst
-        if rate is None and (self._per_second is not None or tenant.tier_limits):
-            rate, burst = self.usual_rate(tenant.tier), burst or self._burst
-        return limit_of(rate, burst) if rate else None
-
-    def usual_rate(self, tier: str) -> float | None:
-        """Submissions per second of a tier's tenants; 0 or None: no limit."""
-        if self._per_second is not None:
-            return self._per_second
-        return TIER_LIMITS[Tier(tier)].submit_per_second
-
-    def bound(self, tenant: TenantProfile, name: str) -> float | None:
-        """The tenant's bound of that name in its terms; None: no limit."""
-        own: float | None = getattr(tenant, name)
-        if own is not None:
-            return own
-        usual = self._bounds.get(name)
-        if usual is None and tenant.tier_limits:
-            usual = getattr(TIER_LIMITS[Tier(tenant.tier)], name)
-        return usual or None
-
-    def depth_limit(self, tenant: TenantProfile, pool: str) -> int:
-        """How many jobs of the tenant may wait in the pool."""
-        depth = tenant.limits_of(pool).depth
-        return self._queue_depth if depth is None else depth
 
 
 class Gate(SubmissionLimits):
@@ -146,12 +104,23 @@ class Gate(SubmissionLimits):
         self._rate = Rate(engine, timeout_seconds)
         self._requests = RequestRate(lambda tenant: self.bound(tenant, "requests_per_second"))
         self._depth = Depth(engine, timeout_seconds)
+        tallies = tallies or Tallies()
         self._keep_keys_hours = keep_keys_hours
         self._keys = Depth(
             engine,
             timeout_seconds,
-            KeyCounts(tallies or Tallies(), keep_keys_hours * 3600.0),
+            Holdings(
+                tallies, TallyKind.IDEMPOTENCY_KEY, READ_KEYS, kept_seconds=keep_keys_hours * 3600.0
+            ),
             fresh_seconds=HELD_SECONDS,
+        )
+        self._blobs = Depth(
+            engine,
+            timeout_seconds,
+            Holdings(tallies, TallyKind.STORED_BLOB, READ_BLOBS),
+            fresh_seconds=HELD_SECONDS,
+            others_per_second=OTHERS_BYTES_PER_SECOND,
+            exact=False,
         )
         self._refusals = Refusals(engine, flush_seconds)
         self._known_keys: GroupCommit[tuple[int, str], bool] = GroupCommit(
@@ -215,8 +184,12 @@ class Gate(SubmissionLimits):
         tenant: TenantProfile,
         submissions: Sequence[Submission],
         key: IdempotencyKey | None = None,
+        blob_bytes: int = 0,
     ) -> Entered:
-        """Reserve room in the queues of the pools, and for a key; :meth:`settle` must follow."""
+        """Reserve room in the queues of the pools, for a key and for blobs.
+
+        :meth:`settle` must follow.
+        """
         if len(submissions) == 1:
             wanted: Mapping[str, int] = {submissions[0].pool: 1}
         else:
@@ -231,6 +204,8 @@ class Gate(SubmissionLimits):
                     entered.refused = self.too_deep(tenant, pool)
             if key is not None:
                 self._enter_key(tenant, entered)
+            if blob_bytes:
+                self._enter_blobs(tenant, entered, blob_bytes)
         except BaseException:
             self.settle(entered, joined=False)
             raise
@@ -244,6 +219,21 @@ class Gate(SubmissionLimits):
             f"At most {most:,.0f} of your idempotency keys are kept, and as many are, each for"
             f" {self._keep_keys_hours:g} hours. Wait, or submit without a key.",
             retry_seconds=KEYS_RETRY_SECONDS,
+        )
+
+    def _enter_blobs(self, tenant: TenantProfile, entered: Entered, wanted: int) -> None:
+        most, entered.blob_bytes = self.bound(tenant, "blob_bytes"), wanted
+        if most is not None:
+            entered.blob_bytes = entered.reserve(self._blobs, (tenant.id, ""), wanted, int(most))
+        if entered.blob_bytes < wanted:
+            entered.refused = self.too_large(tenant)
+
+    def too_large(self, tenant: TenantProfile) -> BlobBytesExceeded:
+        """The error of a submission whose payload the blob store has no room for."""
+        return BlobBytesExceeded(
+            f"At most {self.bound(tenant, 'blob_bytes'):,.0f} bytes of your large payloads and"
+            " checkpoints are stored, and this would be more. They are removed with their jobs.",
+            retry_seconds=BLOBS_RETRY_SECONDS,
         )
 
     def settle(self, entered: Entered, *, joined: bool = True) -> None:
@@ -279,7 +269,7 @@ class Gate(SubmissionLimits):
     def close(self, timeout: float) -> None:
         """Write what was counted, and read nothing more."""
         self._refusals.close()
-        for part in (self._rate, self._depth, self._keys, self._known_keys):
+        for part in (self._rate, self._depth, self._keys, self._blobs, self._known_keys):
             part.close(timeout)
 
     def _read_known(self, group: Sequence[tuple[int, str]]) -> list[bool]:

@@ -84,6 +84,7 @@ FIELDS = (
 BOUND_FIELDS = (
     ("--requests", "requests_per_second", "Other requests per second to each API process."),
     ("--keys", "idempotency_keys", "Most idempotency keys that are kept."),
+    ("--blob-bytes", "blob_bytes", "Most bytes in the blob store."),
 )
 #: Option, field and help of what is stored in ``tenant_limits``.
 LIMITS = (
@@ -197,7 +198,7 @@ def show_tenants() -> None:
 
 def show_terms(tenant: TenantProfile) -> None:
     """A tenant's terms, with a warning about what has no effect."""
-    from app.admission.gate import SubmissionLimits
+    from app.admission.submission_limits import SubmissionLimits
     from app.config import settings
 
     click.echo(described(tenant))

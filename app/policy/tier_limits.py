@@ -26,6 +26,8 @@ class TierLimits:
     requests_per_second: float | None = None
     #: Idempotency keys that are kept; None: any number.
     idempotency_keys: int | None = None
+    #: Bytes in the blob store; None: as many as it likes.
+    blob_bytes: int | None = None
 
     def cap(self, pool: str) -> int | None:
         """Jobs in flight at most in a pool; None: no cap."""
@@ -34,8 +36,26 @@ class TierLimits:
 
 
 TIER_LIMITS: Mapping[Tier, TierLimits] = {
-    Tier.FREE: TierLimits(10.0, {"short": 10, "medium": 5, "long": 1}, 100.0, 10**6),
-    Tier.STANDARD: TierLimits(100.0, {"short": 200, "medium": 100, "long": 20}, 1_000.0, 10**7),
-    Tier.PRO: TierLimits(10_000.0, {"short": 2_000, "medium": 1_000, "long": 200}, 10_000.0, 10**8),
+    Tier.FREE: TierLimits(
+        submit_per_second=10.0,
+        in_flight={"short": 10, "medium": 5, "long": 1},
+        requests_per_second=100.0,
+        idempotency_keys=10**6,
+        blob_bytes=10**10,
+    ),
+    Tier.STANDARD: TierLimits(
+        submit_per_second=100.0,
+        in_flight={"short": 200, "medium": 100, "long": 20},
+        requests_per_second=1_000.0,
+        idempotency_keys=10**7,
+        blob_bytes=10**11,
+    ),
+    Tier.PRO: TierLimits(
+        submit_per_second=10_000.0,
+        in_flight={"short": 2_000, "medium": 1_000, "long": 200},
+        requests_per_second=10_000.0,
+        idempotency_keys=10**8,
+        blob_bytes=10**12,
+    ),
     Tier.ENTERPRISE: TierLimits(),
 }

@@ -28,6 +28,7 @@ STATUS: dict[type[errors.FairlineError], HTTPStatus] = {
     errors.RateLimited: HTTPStatus.TOO_MANY_REQUESTS,
     errors.QueueDepthExceeded: HTTPStatus.TOO_MANY_REQUESTS,
     errors.IdempotencyKeysExceeded: HTTPStatus.TOO_MANY_REQUESTS,
+    errors.BlobBytesExceeded: HTTPStatus.TOO_MANY_REQUESTS,
     errors.RequestRateExceeded: HTTPStatus.TOO_MANY_REQUESTS,
     errors.TenantStreamsExceeded: HTTPStatus.TOO_MANY_REQUESTS,
     errors.NotFound: HTTPStatus.NOT_FOUND,
@@ -68,6 +69,7 @@ POLICIES = {
     errors.RateLimited.code: RATE_POLICY,
     errors.QueueDepthExceeded.code: "queue-depth",
     errors.IdempotencyKeysExceeded.code: "idempotency-keys",
+    errors.BlobBytesExceeded.code: "blob-bytes",
     errors.RequestRateExceeded.code: "requests",
     errors.TenantStreamsExceeded.code: "event-streams",
 }

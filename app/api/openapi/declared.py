@@ -210,6 +210,7 @@ SUBMISSION_ERRORS = (
     errors.TenantSuspended,
     errors.RateLimited,
     errors.QueueDepthExceeded,
+    errors.BlobBytesExceeded,
     errors.BrokerUnavailable,
     errors.BlobStoreUnavailable,
 )

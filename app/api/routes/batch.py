@@ -34,7 +34,7 @@ from app.api.schemas.requests import SubmitBatch, SubmitJob
 from app.api.services import Services, current_services
 from app.errors import (
     Forbidden,
-    QueueDepthExceeded,
+    Refused,
     ValidationFailed,
     field_error,
     invalid_document,
@@ -85,7 +85,7 @@ def post_batch() -> Response:
         if isinstance(read[0], Forbidden):
             raise read[0]
         raise no_item_is_valid(read)
-    refused: Mapping[str, QueueDepthExceeded] = {}
+    refused: Mapping[str, Refused] = {}
     if key is None:
         admitted, refused = take_what_fits(services, tenant, accepted)
     else:
@@ -101,7 +101,7 @@ def post_batch() -> Response:
 
 
 def results_of(
-    read: list[Read], admitted: Admitted, refused: Mapping[str, QueueDepthExceeded]
+    read: list[Read], admitted: Admitted, refused: Mapping[str, Refused]
 ) -> list[dict[str, Any]]:
     """The result of each item, in order."""
     ids = iter(admitted.ids)

@@ -31,6 +31,7 @@ class EffectiveTerms(BaseModel):
         description="Other requests, to each API process; null: no limit."
     )
     idempotency_keys: int | None = Field(description="Kept at most; null: no limit.")
+    blob_bytes: int | None = Field(description="In the blob store at most; null: no limit.")
     depth: dict[str, int] = Field(description="By pool.")
     in_flight: dict[str, int] = Field(description="By pool; pools without a cap are absent.")
 
@@ -53,6 +54,7 @@ class Terms(BaseModel):
     submit_burst: float | None
     requests_per_second: float | None
     idempotency_keys: int | None
+    blob_bytes: int | None
     types: list[str] | None = Field(description="Job types that it may submit; null: all.")
     limits: dict[str, LimitsInPool] = Field(description="By pool.")
     suspended: bool = Field(description="It may submit nothing, and its queued jobs wait.")

@@ -222,6 +222,9 @@ class TenantTerms(Strict):
     idempotency_keys: int | None = documented(
         "Maximum number of idempotency keys kept.", SCHEMAS["idempotency_keys"]
     )
+    blob_bytes: int | None = documented(
+        "Maximum number of bytes in the blob store.", SCHEMAS["blob_bytes"]
+    )
     types: list[str] | None = documented(
         "Job types that it may submit; null: all.",
         {"maxItems": MOST_TYPES, "examples": [["score_application"]]},

@@ -29,6 +29,7 @@ POLICIES = {
     "TENANT_RATE_LIMIT_EXCEEDED": "default",
     "TENANT_QUEUE_DEPTH_EXCEEDED": "queue-depth",
     "TENANT_IDEMPOTENCY_KEYS_EXCEEDED": "idempotency-keys",
+    "TENANT_BLOB_BYTES_EXCEEDED": "blob-bytes",
     "TENANT_REQUEST_RATE_EXCEEDED": "requests",
     "TENANT_STREAMS_EXCEEDED": "event-streams",
 }

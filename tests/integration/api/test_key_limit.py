@@ -102,7 +102,7 @@ def test_keys_of_other_processes_count(
     tenant = Tenant(http_client, api_database)
     api_database.execute(
         """INSERT INTO tallies (kind, bucket, name, total, amount)
-           VALUES (%s, date_bin('1 hour', now(), 'epoch'), %s, 2, 0)""",
+           VALUES (%s, date_bin('1 hour', now(), 'epoch'), %s, 2, 2)""",
         TallyKind.IDEMPOTENCY_KEY.value,
         str(tenant.profile.id),
     )

@@ -22,6 +22,7 @@ TERMS = {
     "submit_burst": 100.0,
     "requests_per_second": 50.0,
     "idempotency_keys": 5000,
+    "blob_bytes": 10**9,
     "types": ["echo", "score_application"],
     "limits": {"medium": {"in_flight": 20, "reserved": 2, "depth": 1000}},
 }
@@ -32,6 +33,7 @@ NO_TERMS = {
     "submit_burst": None,
     "requests_per_second": None,
     "idempotency_keys": None,
+    "blob_bytes": None,
     "types": None,
     "limits": {},
     "suspended": False,
@@ -219,6 +221,7 @@ def test_a_tenant_reads_its_own_terms_as_they_are_now(
         "submit_burst": 100.0,
         "requests_per_second": 50.0,
         "idempotency_keys": 5000,
+        "blob_bytes": 10**9,
         "depth": {"short": 10_000_000, "medium": 1000, "long": 10_000_000},
         "in_flight": {"medium": 20},
     }

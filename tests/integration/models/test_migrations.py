@@ -118,8 +118,10 @@ def test_database_that_had_the_last_migration_before_the_bounds_gets_them(
 
 def drop_bounds(database: DatabaseFixture) -> None:
     """Of tenants."""
+    database.execute("DROP TABLE blob_counts")
     database.execute(
-        "ALTER TABLE tenants DROP COLUMN requests_per_second, DROP COLUMN idempotency_keys"
+        "ALTER TABLE tenants DROP COLUMN requests_per_second, DROP COLUMN idempotency_keys,"
+        " DROP COLUMN blob_bytes"
     )
 
 
