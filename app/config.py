@@ -103,6 +103,15 @@ class Settings(TaskSettings):
     #: no limit. The burst that goes with it; 0: one second's worth.
     submit_per_second: float | None = Field(default=None, ge=0)
     submit_burst: float = Field(default=0.0, ge=0)
+    #: Other requests per second of every tenant to one API process, instead of its tier's, unless
+    #: it has its own; 0: no limit.
+    requests_per_second: float | None = Field(default=None, ge=0)
+    #: Idempotency keys that are kept of every tenant without a limit of its own, instead of its
+    #: tier's; 0: no limit.
+    idempotency_keys: int | None = Field(default=None, ge=0)
+    #: Bytes in the blob store of every tenant without a limit of its own, instead of its tier's; 0:
+    #: no limit.
+    blob_bytes: int | None = Field(default=None, ge=0)
     #: Jobs of a tenant that may wait in a pool.
     queue_depth: int = Field(default=10_000_000, ge=0)
     #: Largest request body.
@@ -130,7 +139,9 @@ class Settings(TaskSettings):
         node_urls(url)
         return url
 
-    @field_validator("submit_per_second", mode="before")
+    @field_validator(
+        "submit_per_second", "requests_per_second", "idempotency_keys", "blob_bytes", mode="before"
+    )
     @classmethod
     def _empty_is_unset(cls, value: Any) -> Any:
         return None if value == "" else value
@@ -179,12 +190,16 @@ class Settings(TaskSettings):
 
     @property
     def submission_limits(self) -> dict[str, Any]:
-        """The default limits of tenants, as :class:`app.admission.gate.SubmissionLimits` takes
-        them."""
+        """The default limits of tenants, as :mod:`app.admission.submission_limits` takes them."""
         return {
             "per_second": self.submit_per_second,
             "burst": self.submit_burst,
             "queue_depth": self.queue_depth,
+            "bounds": {
+                "requests_per_second": self.requests_per_second,
+                "idempotency_keys": self.idempotency_keys,
+                "blob_bytes": self.blob_bytes,
+            },
         }
 
     @property

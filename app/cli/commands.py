@@ -141,8 +141,8 @@ def show_demo(count: int, url: str | None, picture: str | None) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def replay_dead_letters(job_type: str | None, tenant: str | None, yes: bool) -> None:
     """Queue dead letters again, with attempts reset."""
-    from app.admission.gate import SubmissionLimits
     from app.admission.replays import replay
+    from app.admission.submission_limits import SubmissionLimits
     from app.admission.tenant_limits import TenantLimits
     from app.config import settings
     from app.errors import Conflict, Forbidden

@@ -67,8 +67,14 @@ def build_app(settings: Settings) -> FairlineApp:
         process=process_name("api"),
     )
     directory = Directory(engine, settings.admission_seconds)
-    gate = Gate(engine, settings.admission_seconds, **settings.submission_limits)
     tallies = Tallies()
+    gate = Gate(
+        engine,
+        settings.admission_seconds,
+        tallies=tallies,
+        keep_keys_hours=settings.keep_keys_hours,
+        **settings.submission_limits,
+    )
     anywhere = settings.anonymous_from == "anywhere"
     sessions = Sessions(
         engine,

@@ -33,6 +33,8 @@ View = TypeVar("View", bound=Callable[..., Any])
 #: Attributes of a view function with its declared access and scopes.
 DECLARED = "fairline_access"
 DECLARED_SCOPES = "fairline_scopes"
+#: Attribute that says whether its calls count as requests of the tenant.
+COUNTED = "fairline_counted"
 #: Attribute with the acts that it is recorded as.
 ACTS = "fairline_acts"
 
@@ -57,17 +59,19 @@ class UndeclaredAccess(RuntimeError):
 
 
 def open_to(
-    access: Access, *scopes: Scope, acts: Sequence[Act] | None = None
+    access: Access, *scopes: Scope, acts: Sequence[Act] | None = None, counted: bool = True
 ) -> Callable[[View], View]:
     """Declare who may call a view: keys with any of the scopes. A public view has none.
 
-    ``acts``: what it is recorded as; None: it is read-only.
+    ``acts``: what it is recorded as; None: it is read-only. ``counted``: whether it is one of the
+    requests whose rate is limited for each tenant; a submission has a rate of its own.
     """
 
     def declare(view: View) -> View:
         setattr(view, DECLARED, access)
         setattr(view, DECLARED_SCOPES, frozenset(scopes))
         setattr(view, ACTS, acts)
+        setattr(view, COUNTED, counted)
         return view
 
     return declare
@@ -89,9 +93,13 @@ def scopes_of_view(view: Callable[..., Any] | None) -> frozenset[Scope]:
 
 
 def authorize(
-    services: Services, environ: WSGIEnvironment, access: Access | None, scopes: frozenset[Scope]
+    services: Services,
+    environ: WSGIEnvironment,
+    access: Access | None,
+    scopes: frozenset[Scope],
+    counted: bool = True,
 ) -> None:
-    """Authenticate the caller; raises if it may not call the route."""
+    """Authenticate the caller; raises if it may not call the route, or not so often."""
     if access is Access.PUBLIC:
         return
     if access is Access.TENANT:
@@ -106,6 +114,8 @@ def authorize(
     if caller.scopes.isdisjoint(scopes):  # always, if none is declared
         needed = " or ".join(listed(scopes))
         raise Forbidden(f"This API key lacks the scope {needed}.")
+    if counted and caller.tenant is not None:
+        services.gate.pass_request(caller.tenant)
 
 
 def guard(app: Flask) -> None:
@@ -170,4 +180,5 @@ def check_access() -> None:
     if request.endpoint is not None:
         view = current_app.view_functions.get(request.endpoint)
         access, scopes = access_of(view), scopes_of_view(view)
-        authorize(current_services(), request.environ, access, scopes)
+        counted = getattr(view, COUNTED, True)
+        authorize(current_services(), request.environ, access, scopes, counted)

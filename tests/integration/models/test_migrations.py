@@ -105,8 +105,29 @@ def test_database_that_had_the_last_migration_before_the_audit_log_gets_it(
     assert database.query("SELECT version_num FROM alembic_version")[0].version_num == "0020"
 
 
+def test_database_that_had_the_last_migration_before_the_bounds_gets_them(
+    database_url: str, engine: Engine
+) -> None:
+    engine.dispose()
+    database = DatabaseFixture(engine)
+    drop_bounds(database)
+    alembic(database_url, "upgrade", "head")
+    assert not database.query("SELECT FROM tenants WHERE requests_per_second IS NOT NULL")
+    assert database.query("SELECT version_num FROM alembic_version")[0].version_num == "0020"
+
+
+def drop_bounds(database: DatabaseFixture) -> None:
+    """Of tenants."""
+    database.execute("DROP TABLE blob_counts")
+    database.execute(
+        "ALTER TABLE tenants DROP COLUMN requests_per_second, DROP COLUMN idempotency_keys,"
+        " DROP COLUMN blob_bytes"
+    )
+
+
 def drop_audit_log(database: DatabaseFixture) -> None:
-    """And what came with it."""
+    """And what came with it and after it."""
+    drop_bounds(database)
     database.execute("DROP TABLE sessions")
     database.execute(
         "ALTER TABLE api_keys DROP COLUMN scopes, DROP COLUMN expires_at, DROP COLUMN last_used_at"

@@ -177,7 +177,7 @@ def test_every_setting_can_be_set_and_nothing_else() -> None:
 def test_the_scheduler_has_the_limits_of_ticks_and_its_relief_the_pace_of_promotion() -> None:
     scheduler, api = (SERVICES[name]["environment"] for name in ("scheduler", "api"))
     shared = ("SERVED_POOLS", "SUBMIT_PER_SECOND", "SUBMIT_BURST", "QUEUE_DEPTH")
-    for name in (*shared, "PROMOTE_PER_SECOND"):
+    for name in (*shared, "PROMOTE_PER_SECOND", "KEEP_KEYS_HOURS"):
         assert {f"FAIRLINE_{name}"} <= scheduler.keys() & api.keys()
 
 
