@@ -20,7 +20,10 @@ TURN_SECONDS = 0.2
 #: The revision that a database which is at 0020 has before it: that is always the last one, and
 #: others were put in front of it, in groups. Null: all of them were made.
 MADE_BEFORE = """
-    SELECT CASE WHEN to_regclass('sessions') IS NOT NULL THEN NULL
+    SELECT CASE WHEN EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('sessions')
+                                              AND attname = 'subject' AND NOT attisdropped)
+                THEN NULL
+                WHEN to_regclass('sessions') IS NOT NULL THEN '0022'
                 WHEN EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('tenants')
                                               AND attname = 'types' AND NOT attisdropped)
                 THEN '0019' ELSE '0015' END
@@ -44,7 +47,7 @@ def take_turn(connection: Connection) -> None:
 def renumber(connection: Connection) -> None:
     """Take back revision 0020 in a database that had it before others were put in front of it.
 
-    It was 0012 when it followed 0011; later it followed 0015, then 0019.
+    It was 0012 when it followed 0011; later it followed 0015, then 0019, then 0022.
     """
     migration = MigrationContext.configure(connection, opts={"script": context.script})
     current = migration.get_current_revision()
