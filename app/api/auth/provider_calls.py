@@ -42,6 +42,8 @@ class LimitedStream(httpx2.SyncByteStream):
 
 def check_response(response: httpx2.Response) -> None:
     """Called by the client before it reads the body."""
+    if response.is_redirect:
+        raise ProviderUnavailable("it redirects, which no call to it should")
     if "content-encoding" in response.headers:  # it may be larger than it looks
         raise ProviderUnavailable("its response is compressed, which was not asked for")
     assert isinstance(response.stream, httpx2.SyncByteStream)

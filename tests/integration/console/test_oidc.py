@@ -15,6 +15,7 @@ from joserfc.jwk import RSAKey
 from werkzeug.test import TestResponse
 
 from app.api.auth import oidc, provider_calls
+from app.reads.single_flight import SingleFlight
 from app.server.wsgi import FairlineApp
 from app.tenants.changes import issue_key
 from tests.support import oidc_provider as behaviours
@@ -39,9 +40,8 @@ def running_provider() -> Iterator[OidcProvider]:
 
 
 @pytest.fixture
-def provider(running_provider: OidcProvider, monkeypatch: pytest.MonkeyPatch) -> OidcProvider:
+def provider(running_provider: OidcProvider) -> OidcProvider:
     """Alice, who is an operator."""
-    monkeypatch.setattr(provider_calls, "CALL_SECONDS", 1.0)
     running_provider.reset()
     running_provider.user = {
         "sub": "alice-1",
@@ -81,9 +81,23 @@ def make(
         context.__exit__(None, None, None)
 
 
+@pytest.fixture(scope="module")
+def shared_app(
+    running_provider: OidcProvider,
+    api_database: DatabaseFixture,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[FairlineApp]:
+    blobs = tmp_path_factory.mktemp("blobs")
+    with opened(api_database, blobs, **settings(running_provider)) as app:
+        yield app
+
+
 @pytest.fixture
-def app(make: Callable[..., FairlineApp]) -> FairlineApp:
-    return make()
+def app(shared_app: FairlineApp, provider: OidcProvider, database: DatabaseFixture) -> FairlineApp:
+    """The application, which has read nothing of the provider yet."""
+    client = shared_app.extensions["fairline"].oidc
+    client._metadata, client._keys = SingleFlight(), SingleFlight()
+    return shared_app
 
 
 @pytest.fixture
@@ -325,10 +339,9 @@ def test_parameter_that_is_sent_twice_is_none(
 
 
 def test_provider_that_names_itself_in_responses_must_do_so(
-    make: Callable[..., FairlineApp], provider: OidcProvider, database: DatabaseFixture
+    browser: FlaskClient, provider: OidcProvider, database: DatabaseFixture
 ) -> None:
     provider.metadata = {"authorization_response_iss_parameter_supported": True}
-    browser = make().test_client()
     refused(sign_in(browser, provider), database)
     provider.brought = {"iss": provider.issuer}
     assert sign_in(browser, provider).status_code == 303
@@ -391,7 +404,7 @@ def test_token_with_wrong_claims_is_refused(
         lambda provider: lambda claims: "",
         lambda provider: lambda claims: None,
         lambda provider: lambda claims: {"claims": claims},
-        lambda provider: lambda claims: provider.signed({**claims, "x": "x" * 200_000}),
+        lambda provider: lambda claims: provider.signed({**claims, "x": "x" * 150_000}),
     ],
 )
 def test_forged_token_is_refused(
@@ -446,7 +459,9 @@ def test_provider_that_fails_costs_a_moment_and_a_key_still_does(
     database: DatabaseFixture,
     fault: Callable[[ProviderHandler], None],
     path: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(provider_calls, "CALL_SECONDS", 1.0)
     provider.faults = {path: fault}
     began = time.monotonic()
     if path == DISCOVERY:
@@ -459,6 +474,7 @@ def test_provider_that_fails_costs_a_moment_and_a_key_still_does(
     key = issue_key(database.engine, None).key
     assert browser.post("/console/sign-in", data={"key": key}, headers=OWN).status_code == 303
     # And it is asked again.
+    monkeypatch.undo()
     provider.faults = {}
     assert sign_in(browser, provider).status_code == 303
 
@@ -475,13 +491,13 @@ def test_provider_that_fails_costs_a_moment_and_a_key_still_does(
     ],
 )
 def test_document_of_another_or_with_addresses_that_are_not_secure_is_refused(
-    make: Callable[..., FairlineApp],
+    browser: FlaskClient,
     provider: OidcProvider,
     database: DatabaseFixture,
     metadata: dict[str, Any],
 ) -> None:
     provider.metadata = metadata
-    answer = make().test_client().get("/console/oidc", headers=OWN)
+    answer = browser.get("/console/oidc", headers=OWN)
     assert "is not available" in refused(answer, database, 503)
 
 
@@ -499,13 +515,18 @@ def test_too_many_who_wait_for_the_provider_are_told_at_once(
 
 @pytest.mark.parametrize("methods", [None, ["client_secret_post"], ["client_secret_basic"]])
 def test_client_authenticates_as_the_provider_wants(
-    make: Callable[..., FairlineApp], provider: OidcProvider, methods: list[str] | None
+    browser: FlaskClient, provider: OidcProvider, methods: list[str] | None
 ) -> None:
     provider.metadata = {"token_endpoint_auth_methods_supported": methods}
-    assert sign_in(make().test_client(), provider).status_code == 303
+    assert sign_in(browser, provider).status_code == 303
     provider.secret = "another"
-    assert sign_in(make().test_client(), provider).status_code == 401
-    provider.secret = None  # a public client, which has PKCE alone
+    assert sign_in(browser, provider).status_code == 401
+
+
+def test_public_client_has_pkce_alone(
+    make: Callable[..., FairlineApp], provider: OidcProvider
+) -> None:
+    provider.secret = None
     assert sign_in(make(oidc_client_secret="").test_client(), provider).status_code == 303
 
 
