@@ -208,13 +208,18 @@ def drip(handler: ProviderHandler) -> None:
             handler.wfile.write(b" ")
 
 
+def padded(handler: ProviderHandler) -> bytes:
+    """A document that would be accepted if it were not so long."""
+    return json.dumps(handler.provider.document()).encode() + b" " * HUGE_BYTES
+
+
 def huge(handler: ProviderHandler) -> None:
     with suppress(OSError):  # the client has left
-        handler.answer(200, b'{"issuer": "' + b"x" * HUGE_BYTES + b'"}')
+        handler.answer(200, padded(handler))
 
 
 def bomb(handler: ProviderHandler) -> None:
-    handler.answer(200, gzip.compress(b" " * HUGE_BYTES), {"Content-Encoding": "gzip"})
+    handler.answer(200, gzip.compress(padded(handler)), {"Content-Encoding": "gzip"})
 
 
 def broken(handler: ProviderHandler) -> None:

@@ -358,6 +358,7 @@ LATER, EARLIER = int(time.time()) + 7200, int(time.time()) - 7200
         {"iss": None},
         {"aud": "another-client"},
         {"aud": ["another-client"]},
+        {"aud": "another-client", "azp": CLIENT_ID},
         {"aud": [CLIENT_ID, "another-client"]},
         {"aud": [CLIENT_ID, "another-client"], "azp": "another-client"},
         {"azp": "another-client"},
