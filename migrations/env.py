@@ -23,6 +23,9 @@ MADE_BEFORE = """
     SELECT CASE WHEN EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('tenants')
                                 AND attname = 'requests_per_second' AND NOT attisdropped)
                 THEN NULL
+                WHEN EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('sessions')
+                                AND attname = 'subject' AND NOT attisdropped)
+                THEN '0024'
                 WHEN to_regclass('sessions') IS NOT NULL THEN '0022'
                 WHEN EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('tenants')
                                               AND attname = 'types' AND NOT attisdropped)
@@ -47,7 +50,7 @@ def take_turn(connection: Connection) -> None:
 def renumber(connection: Connection) -> None:
     """Take back revision 0020 in a database that had it before others were put in front of it.
 
-    It was 0012 when it followed 0011; later it followed 0015, 0019, then 0022.
+    It was 0012 when it followed 0011; later it followed 0015, 0019, 0022, then 0024.
     """
     migration = MigrationContext.configure(connection, opts={"script": context.script})
     current = migration.get_current_revision()

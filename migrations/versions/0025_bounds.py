@@ -9,7 +9,7 @@ from __future__ import annotations
 from alembic import op
 
 revision = "0025"
-down_revision = "0022"
+down_revision = "0024"
 
 
 def upgrade() -> None:

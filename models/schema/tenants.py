@@ -105,8 +105,14 @@ class BrowserSession(Base, table="sessions"):
 
     #: Of the token in the cookie.
     digest: Mapped[bytes] = mapped_column(primary_key=True)
-    #: The key that was signed in with.
-    key_id: Mapped[str]
+    #: The key that was signed in with; None: OpenID Connect, of which the next four are.
+    key_id: Mapped[str | None]
+    issuer: Mapped[str | None]
+    subject: Mapped[str | None]
+    #: Verified, if there is one.
+    email: Mapped[str | None]
+    #: The value of the claim that let them in.
+    granted_by: Mapped[str | None]
     created_at: Mapped[Now]
     #: The absolute limit.
     expires_at: Mapped[datetime]

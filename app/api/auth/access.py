@@ -5,7 +5,7 @@ An application with a route that does not is not built.
 ``check_access`` runs before any code of a Flask route; the hot routes of ``app.server.wsgi`` call
 the same ``authorize``. Likewise every route that is not read-only declares its acts for the audit
 log, none if it is everyday use such as a submission; its view is called within
-``models.audit.acting``.
+``models.audit.acting``. A public view, which learns only itself who calls, does so by itself.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ def authorize(
     caller: Caller = environ[CALLER]
     if caller.scopes.isdisjoint(scopes):  # always, if none is declared
         needed = " or ".join(listed(scopes))
-        raise Forbidden(f"This API key lacks the scope {needed}.")
+        who = "This API key lacks" if caller.digest else "You lack"
+        raise Forbidden(f"{who} the scope {needed}.")
     if counted and caller.tenant is not None:
         services.gate.pass_request(caller.tenant)
 
@@ -140,7 +141,7 @@ def guard(app: Flask) -> None:
         raise UndeclaredAct(f"{', '.join(unrecorded)}: declare its acts, or () if it has none")
     app.before_request(check_access)
     for endpoint, view in app.view_functions.items():
-        if acts := acts_of(view):
+        if (acts := acts_of(view)) and access_of(view) is not Access.PUBLIC:
             app.view_functions[endpoint] = recorded(view, acts)
 
 
@@ -166,6 +167,7 @@ def actor_of(environ: WSGIEnvironment, access: Access | None, acts: Sequence[Act
         acts=acts,
         address=address_of(environ),
         request_id=request_id_of(environ),
+        name=caller.name,
     )
 
 

@@ -106,6 +106,7 @@ def described(error: FairlineError, environ: WSGIEnvironment) -> tuple[Actor, st
         acts=(Act.REQUEST_REFUSE,),
         address=address_of(environ).replace("\0", ""),
         request_id=request_id_of(environ),
+        name=caller.name if caller is not None else None,
     )
     tenant = caller.tenant.name if caller is not None and caller.tenant is not None else None
     return actor, f"{environ.get('REQUEST_METHOD', '')} {path}", tenant
