@@ -12,6 +12,7 @@ from models.jobs.checkpoint import Saved, Saving, save_group
 from models.jobs.claim import Claim, JobRef, claim_group
 from models.jobs.heartbeat import RunReport, beat, note_begun, read_cancelled, report
 from models.jobs.ids import new_id
+from models.jobs.offer import GivenJob, offer, read_ours, withdraw
 from models.jobs.settle import Settlement, settle_group, settle_statement
 from models.jobs.states import FailureClass, JobStatus
 from tasks.registry import projections_of
@@ -53,6 +54,11 @@ standings = st.sampled_from(
         RetryStanding(budget_left=False),
     ]
 )
+#: Has no leases but those of its rows, as one of the previous version: see ``models.jobs.reap``.
+ANNOUNCE = """
+    INSERT INTO processes (name, kind, slots, heartbeat_at) VALUES (%s, 'worker', 1, now())
+    ON CONFLICT (name) DO UPDATE SET heartbeat_at = now()
+"""
 #: Exact in binary, so that sums are.
 run_seconds = st.sampled_from([0.0, 0.25, 2.0])
 
@@ -67,6 +73,8 @@ class Workers(Stage):
     def worker_acts(self) -> list[str]:
         """What they may do now, as often as it is likely."""
         acts = ["deliver"] * 6 if self.twins_in(JobStatus.DISPATCHED) else []
+        acts += ["make_offers"] * 2 if self.lanes else []
+        acts += ["take_back_offers", "look_at_rows"] if any(self.offers.values()) else []
         acts += ["ask_again"] * 2 if any(h.unanswered for h in self.workers.values()) else []
         acts += ["redeliver"] if self.sent else []
         acts += (
@@ -76,6 +84,40 @@ class Workers(Stage):
             acts += ["hear_of_cancellations", "crash", "crash", "fail_everything"]
             acts += ["settle"] * 5
         return acts
+
+    def make_offers(self, data: st.DataObject) -> None:
+        """Of a worker that is alive now, in one pool or in all; an offer stands once."""
+        name = data.draw(names, label="worker")
+        pools = data.draw(st.sampled_from([["medium"], ["short", "medium", "long"]]))
+        self.heard[name] = self.now
+        self.database.execute(ANNOUNCE, name)
+        assert offer(self.engine, name, pools) == (self.lanes.keys() >= set(pools))
+        for pool in self.lanes.keys() & set(pools):
+            self.offers[pool] = [*(one for one in self.offers[pool] if one != name), name]
+
+    def take_back_offers(self, data: st.DataObject) -> None:
+        name = data.draw(names, label="worker")
+        withdraw(self.engine, name)
+        for pool, offers in self.offers.items():
+            self.offers[pool] = [one for one in offers if one != name]
+
+    def look_at_rows(self, data: st.DataObject) -> None:
+        """As a worker does that begins to listen: what it has and does not know is asked for."""
+        name = data.draw(names, label="worker")
+        ours = {job.ref for job in read_ours(self.engine, name)}
+        running = self.twins_in(JobStatus.RUNNING)
+        assert ours == {JobRef(twin.id, twin.lease) for twin in running if twin.worker == name}
+        self.workers[name].unanswered |= ours - self.workers[name].held.keys()
+
+    def be_given(self, name: str, job: GivenJob, *, heard: bool) -> None:
+        """A new row is the worker's, which knows it if it heard the message."""
+        hands = self.workers[name]
+        assert job.claim is not None
+        self.check(job.claim)
+        if not heard:
+            hands.unanswered.add(job.ref)
+            return
+        hands.held[job.ref] = hands.granted[job.ref] = self.claims[job.ref] = job.claim
 
     def deliver(self, data: st.DataObject) -> None:
         """Claim what was sent; now and then the question or the answer is lost on its way."""
