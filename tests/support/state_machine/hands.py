@@ -54,11 +54,6 @@ standings = st.sampled_from(
         RetryStanding(budget_left=False),
     ]
 )
-#: Has no leases but those of its rows, as one of the previous version: see ``models.jobs.reap``.
-ANNOUNCE = """
-    INSERT INTO processes (name, kind, slots, heartbeat_at) VALUES (%s, 'worker', 1, now())
-    ON CONFLICT (name) DO UPDATE SET heartbeat_at = now()
-"""
 #: Exact in binary, so that sums are.
 run_seconds = st.sampled_from([0.0, 0.25, 2.0])
 
@@ -90,7 +85,6 @@ class Workers(Stage):
         name = data.draw(names, label="worker")
         pools = data.draw(st.sampled_from([["medium"], ["short", "medium", "long"]]))
         self.heard[name] = self.now
-        self.database.execute(ANNOUNCE, name)
         assert offer(self.engine, name, pools) == (self.lanes.keys() >= set(pools))
         for pool in self.lanes.keys() & set(pools):
             self.offers[pool] = [*(one for one in self.offers[pool] if one != name), name]
