@@ -24,10 +24,6 @@ from tests.support.state_machine.twin import KINDS, Twin
 #: Age at which the scheduler's permission to dispatch in the request is none any more.
 PERMISSION = timedelta(seconds=60)
 
-ANNOUNCE = """
-    INSERT INTO processes (name, kind, heartbeat_at)
-    SELECT name, 'worker', at FROM unnest(%s::text[], %s::timestamptz[]) AS heard (name, at)
-"""
 #: Silence after which a worker's offer is none.
 SILENCE = timedelta(seconds=6)
 
@@ -84,10 +80,7 @@ class FrontDoor(Stage):
         expected = offers.pop(0) if born and give and offers else None
         if expected is not None and self.heard[expected] <= self.now - SILENCE:
             expected = None
-        # Only now: the reaper of the machine knows leases alone.
-        self.database.execute(ANNOUNCE, list(self.heard), list(self.heard.values()))
         found = admit_alone(self.engine, entry, True, give)
-        self.database.execute("DELETE FROM processes")
         assert (found.ids, bool(found.express)) == ((item.id,), bool(born))
         assert found.given == (expected is not None)
         told = self.told()

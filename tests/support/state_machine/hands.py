@@ -84,7 +84,7 @@ class Workers(Stage):
         """Of a worker that is alive now, in one pool or in all; an offer stands once."""
         name = data.draw(names, label="worker")
         pools = data.draw(st.sampled_from([["medium"], ["short", "medium", "long"]]))
-        self.heard[name] = self.now
+        self.announce(name)
         assert offer(self.engine, name, pools) == (self.lanes.keys() >= set(pools))
         for pool in self.lanes.keys() & set(pools):
             self.offers[pool] = [*(one for one in self.offers[pool] if one != name), name]
@@ -106,6 +106,7 @@ class Workers(Stage):
     def be_given(self, name: str, job: GivenJob, *, heard: bool) -> None:
         """A new row is the worker's, which knows it if it heard the message."""
         hands = self.workers[name]
+        self.given[heard] += 1
         assert job.claim is not None
         self.check(job.claim)
         if not heard:

@@ -58,12 +58,18 @@ class Hands:
 class Stage(RuleBasedStateMachine):
     """A database, its clock, and what the model thinks of both."""
 
+    def announce(self, name: str, renewed_at: datetime | None = None) -> None:
+        """A worker reports."""
+        raise NotImplementedError
+
     def be_given(self, name: str, job: GivenJob, *, heard: bool) -> None:
         """A worker is given a new row."""
         raise NotImplementedError
 
     #: Moves between states, over all examples.
     moves: ClassVar[Counter[tuple[JobStatus, JobStatus]]] = Counter()
+    #: Jobs that were given to a worker, by whether it heard of them.
+    given: ClassVar[Counter[bool]] = Counter()
 
     def __init__(self, database: DatabaseFixture, clock: Clock, blobs: BlobStore) -> None:
         super().__init__()
