@@ -75,6 +75,9 @@ class FrontDoor(Stage):
         lost = data.draw(st.sampled_from([None, None, "answer", "message"]), label="lost")
         entry = self.entry(data.draw(st.sampled_from(TENANTS)), None, b"", [(name, 0, None, None)])
         item = entry.submissions[0]
+        if data.draw(st.booleans(), label="offered"):
+            self.grant(item.pool, 5)
+            self.offer_to_run(data.draw(st.sampled_from(sorted(self.workers))), [item.pool])
         born = self.bear([item], express=True)
         offers = self.offers[item.pool]
         expected = offers.pop(0) if born and give and offers else None

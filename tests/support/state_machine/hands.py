@@ -82,8 +82,10 @@ class Workers(Stage):
 
     def make_offers(self, data: st.DataObject) -> None:
         """Of a worker that is alive now, in one pool or in all; an offer stands once."""
-        name = data.draw(names, label="worker")
         pools = data.draw(st.sampled_from([["medium"], ["short", "medium", "long"]]))
+        self.offer_to_run(data.draw(names, label="worker"), pools)
+
+    def offer_to_run(self, name: str, pools: list[str]) -> None:
         self.announce(name)
         assert offer(self.engine, name, pools) == (self.lanes.keys() >= set(pools))
         for pool in self.lanes.keys() & set(pools):

@@ -62,6 +62,14 @@ class Stage(RuleBasedStateMachine):
         """A worker reports."""
         raise NotImplementedError
 
+    def grant(self, pool: str, credit: int) -> None:
+        """The scheduler opens an express lane."""
+        raise NotImplementedError
+
+    def offer_to_run(self, name: str, pools: list[str]) -> None:
+        """A worker that is alive offers to run a job."""
+        raise NotImplementedError
+
     def be_given(self, name: str, job: GivenJob, *, heard: bool) -> None:
         """A worker is given a new row."""
         raise NotImplementedError
