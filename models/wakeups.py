@@ -65,10 +65,14 @@ class WakeupSender:
 class WakeupListener(threading.Thread):
     """Calls ``heard`` for wakeups, in a thread with a connection of its own."""
 
-    def __init__(self, engine: Engine, heard: Callable[[], object]) -> None:
+    def __init__(
+        self, engine: Engine, heard: Callable[[Sequence[str]], object], channel: str = CHANNEL
+    ) -> None:
+        """``heard`` gets the messages; none when it begins to listen, for what was sent before."""
         super().__init__(name="wakeups", daemon=True)
         self._engine = engine
         self._heard = heard
+        self._channel = channel
         self._closing, self._closed = socket.socketpair()
         #: Whether a wakeup would be heard, as far as is known.
         self.listening = False
@@ -94,9 +98,9 @@ class WakeupListener(threading.Thread):
         with connect(self._engine) as connection:
             connection.detach()  # not one of the pool's, whose size others rely on
             raw: Any = connection.connection.dbapi_connection
-            connection.exec_driver_sql(f"LISTEN {CHANNEL}")
+            connection.exec_driver_sql(f"LISTEN {self._channel}")
             self.listening = True
-            self._heard()  # what was created before
+            self._heard(())
             poller = select.poll()
             poller.register(raw.fileno(), select.POLLIN)
             poller.register(self._closed, select.POLLIN)
@@ -104,8 +108,9 @@ class WakeupListener(threading.Thread):
                 poller.poll()
                 raw.poll()
                 if raw.notifies:
+                    messages = [notify.payload for notify in raw.notifies]
                     raw.notifies.clear()
-                    self._heard()
+                    self._heard(messages)
 
     def _is_closed(self, seconds: float) -> bool:
         """Whether it was closed, waiting for up to so long."""

@@ -27,6 +27,7 @@ from celery.signals import (
     worker_init,
     worker_process_init,
     worker_process_shutdown,
+    worker_ready,
     worker_shutdown,
     worker_shutting_down,
 )
@@ -40,7 +41,14 @@ from models.presence import KEEP_PRESENT, RETIRE, process_name
 from models.store.errors import StateStoreUnavailable
 from models.store.session import open_engine
 from tasks.config import TaskSettings, task_settings
-from tasks.process import end_with_parent, exit_requested, make_sleep_green, start_native
+from tasks.local_message import deliver
+from tasks.process import (
+    end_with_parent,
+    exit_requested,
+    is_green,
+    make_sleep_green,
+    start_native,
+)
 from tasks.registry import JobType, load_types
 from tasks.task_events import JobFailed, report
 from tasks.watchdog.children import ChildPresence
@@ -53,6 +61,7 @@ from tasks.watchdog.lost_runs import (
 )
 from tasks.watchdog.presence_keeper import PresenceKeeper
 from tasks.watchdog.watchdog import Watchdog
+from tasks.worker.offers import Offers
 from tasks.worker.pipeline import execute
 from tasks.worker.prepare import PreparedTypes
 from tasks.worker.slots import Host
@@ -70,6 +79,7 @@ class WorkerProcess:
     engine: Engine | None = None
     worker: Worker | None = None
     watchdog: Watchdog | None = None
+    offers: Offers | None = None
     helpers: ThreadPoolExecutor | None = None
     #: Queues that it serves, of pools or of slices.
     queues: Sequence[str] = tuple(POOLS)
@@ -272,6 +282,15 @@ def _begin(slots: int) -> Worker:
     return this.worker
 
 
+@worker_ready.connect
+def _offer(sender: Any, **_: Any) -> None:
+    """A green worker that is idle is given jobs; children of a prefork one claim theirs."""
+    pools = [pool for pool, part in map(parse_queue, this.queues) if not part]
+    if this.worker is not None and this.offers is None and is_green() and pools:
+        this.offers = Offers(this.worker, pools, partial(deliver, sender.controller))
+        this.offers.start()
+
+
 def _presence_kept(name: str, pools: Iterable[str]) -> Callable[[], None]:
     """Let another process keep the presence; what that has to be told after each report."""
     if this.children is not None:
@@ -318,6 +337,9 @@ def _end(**_: Any) -> None:
     if this.watchdog is not None:
         this.watchdog.stop()
         this.watchdog = None
+    if this.offers is not None:
+        this.offers.close()
+        this.offers = None
     if this.worker is not None:
         this.worker.stop()
         this.worker = None

@@ -3,9 +3,10 @@
 The reply waits for the rows only. After a failed publish they are released to their queue, or
 found by the reaper. After one whose confirm is late they stay dispatched: it is probably there.
 
-While the express lane is open, the messages of a small group are sent as soon as its statement is:
-they travel while it is committed, and the worker that is a moment too early looks again. A message
-whose row is not there, or is queued after all, does nothing.
+While the express lane is open, a job that comes alone is given to a worker that offers to run it
+(`models.jobs.offer`). Where none does, the messages of a small group are sent as soon as its
+statement is: they travel while it is committed, and the worker that is a moment too early looks
+again. A message whose row is not there, or is queued after all, does nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from app.errors import BrokerUnavailable, IdempotencyKeyReused
 from app.policy.early_messages import EarlyMessages
 from app.repeated import BackgroundLoop
 from app.telemetry.hooks import admit_traced
-from models.jobs.admit import Outcome, admit_group
+from models.jobs.admit import Outcome, admit_alone, admit_group
 from models.jobs.dispatch import Dispatch
 from models.jobs.release import release
 from models.jobs.submission import Admitted, IdempotencyKey, KeyReused, Submission, SubmissionGroup
@@ -102,11 +103,16 @@ class Admission:
     def _admit(self, group: Sequence[SubmissionGroup]) -> list[Outcome]:
         began = time.monotonic()
         express = began >= self._express_from
-        early = self._early_messages(group) if express else []
+        alone = lone_job(group)
+        give = alone is not None and self._early.offered(alone.pool)
+        early = self._early_messages(group) if express and not give else []
         for dispatch in early:
             self._express.post(dispatch)
         try:
-            admitted = admit_group(self._engine, group, express)
+            if alone is None:
+                admitted = admit_group(self._engine, group, express)
+            else:
+                admitted = [self._admit_alone(group[0], express, give)]
         except BaseException:
             self._early.forget()
             raise
@@ -119,7 +125,7 @@ class Admission:
             if isinstance(outcome, KeyReused) or outcome.repeated:
                 continue
             # Posted before the callers continue: the message travels while the replies do.
-            for item in outcome.express:
+            for item in () if outcome.given else outcome.express:
                 if item.id not in sent:
                     self._express.post(express_dispatch(item))
             tenant = str(entry.submissions[0].tenant_id)
@@ -135,6 +141,12 @@ class Admission:
         self._wakeups.send()
         self.tallies.add_all(counts)
         self.counting.start()
+        return admitted
+
+    def _admit_alone(self, entry: SubmissionGroup, express: bool, give: bool) -> Admitted:
+        admitted = admit_alone(self._engine, entry, express, give)
+        pool = entry.submissions[0].pool
+        self._early.note_offer(pool, given=admitted.given, offered=admitted.offered)
         return admitted
 
     def _early_messages(self, group: Sequence[SubmissionGroup]) -> list[Dispatch]:
@@ -179,6 +191,14 @@ class Admission:
             release(self._engine, dispatches)
         except StateStoreError:
             logger.warning("could not release %d jobs; the reaper will", len(dispatches))
+
+
+def lone_job(group: Sequence[SubmissionGroup]) -> Submission | None:
+    """The job of a group that has no other; one with a key or a time limit is claimed instead."""
+    if len(group) > 1 or len(group[0].submissions) > 1 or group[0].key is not None:
+        return None
+    item = group[0].submissions[0]
+    return item if item.not_after is None and item.execute_at is None else None
 
 
 def express_dispatch(item: Submission) -> Dispatch:

@@ -40,7 +40,7 @@ class WorkLooks:
         self._roles = roles
         self._has_work = has_work
         self._woken = threading.Event()
-        self._listener = WakeupListener(engine, self._woken.set)
+        self._listener = WakeupListener(engine, lambda _: self._woken.set())
         #: When there was work, or a wakeup; and until when the roles are put off.
         self._busy_at = 0.0
         self._put_off_until = 0.0

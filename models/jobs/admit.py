@@ -1,9 +1,12 @@
-"""Admit: new → queued, scheduled or, by the express lane, dispatched.
+"""Admit: new → queued, scheduled or, by the express lane, dispatched or running.
 
 Called by the API's group commit and, for ticks of schedules, by the scheduler. Dying before the
 commit accepts nothing, and no 202 was sent; dying after it leaves the rows, and the reaper finds
 express references that were not published. Ids are made by the caller, so writing a group again
 after a lost answer changes nothing.
+
+A job that comes alone while a worker offers to run it (`models.jobs.offer`) is born running, as if
+that worker had claimed it.
 
 An idempotency key is a row: of concurrent requests under one key exactly one inserts it, and only
 that one's jobs are inserted. The others then read what it stands for. Every statement takes locks
@@ -21,6 +24,7 @@ from sqlalchemy import Connection, Engine
 from models.encryption.key_ring import ContentKind, Place
 from models.encryption.values import digest_matches, encrypt_digest, encrypt_json, key_ring
 from models.jobs.held_back import DEPENDENCIES_NOT_CLOSED, THROTTLED
+from models.jobs.offer import FIRST_OFFER, TELL
 from models.jobs.submission import Admitted, KeyReused, Submission, SubmissionGroup
 from models.pools import lease_interval_sql
 from models.store.arrays import moment_array, plain_array, text_array
@@ -62,8 +66,14 @@ NEW_KEYS = f"""
     )"""
 
 
-def admit_statement(keys: str, returned: str) -> str:
-    """The statement, with or without idempotency keys; ``returned``: which rows it returns."""
+def admit_statement(keys: str, returned: str, alone: bool = False) -> str:
+    """The statement, with or without idempotency keys; ``returned``: which rows it returns.
+
+    ``alone``: for one job, which takes an offer of its pool.
+    """
+    take = ", offers = CASE WHEN %(give)s::bool THEN lane.offers[2:] ELSE lane.offers END"
+    offer = f", {FIRST_OFFER} AS worker, cardinality(asked.offers) > 0 AS offered"
+    given = "(SELECT worker FROM lane)"
     return f"""
     WITH item AS (
         SELECT * FROM unnest(
@@ -76,11 +86,11 @@ def admit_statement(keys: str, returned: str) -> str:
                    not_after, traceparent, candidate, role, dependency, payload_blob, express,
                    cap, resubmitted_from, entry, place)
     ), {keys}, lane AS (
-        UPDATE express_lanes AS lane SET credit = lane.credit - asked.jobs
+        UPDATE express_lanes AS lane SET credit = lane.credit - asked.jobs{take if alone else ""}
         FROM (
             -- A closed lane is not locked: while there is a queue, processes would wait for
             -- each other's commits. Open ones are, in order.
-            SELECT open.pool, asked.jobs
+            SELECT open.pool, asked.jobs{", open.offers" if alone else ""}
             FROM (SELECT pool, count(*)::int AS jobs FROM wanted WHERE ready GROUP BY pool) AS asked
             JOIN express_lanes AS open ON open.pool = asked.pool
             WHERE %(express)s::bool AND open.credit >= asked.jobs
@@ -89,38 +99,46 @@ def admit_statement(keys: str, returned: str) -> str:
             FOR UPDATE OF open
         ) AS asked
         WHERE lane.pool = asked.pool AND lane.credit >= asked.jobs
-        RETURNING lane.pool
+        RETURNING lane.pool{offer if alone else ""}
     ), born AS (
-        SELECT wanted.*,
+        SELECT wanted.*, {given if alone else "NULL::text"} AS worker,
                CASE WHEN execute_at > now() THEN 'scheduled'::job_status
+                    {f"WHEN {given} IS NOT NULL THEN 'running'::job_status" if alone else ""}
                     WHEN ready AND pool IN (SELECT pool FROM lane) THEN 'dispatched'::job_status
                     ELSE 'queued'::job_status END AS status
         FROM wanted
     ), job AS (
         INSERT INTO jobs (id, tenant_id, type, pool, payload, priority, execute_at, not_after,
                           traceparent, dependency, payload_blob, status, lease, dispatched_at,
-                          lease_expires_at, resubmitted_from)
+                          lease_expires_at, resubmitted_from, worker, started_at)
         SELECT id, tenant_id, type, pool, payload::json, priority, execute_at, not_after,
-               traceparent, dependency, payload_blob, status, (status = 'dispatched')::int,
-               CASE status WHEN 'dispatched' THEN now() END,
-               CASE status WHEN 'dispatched' THEN now() + {lease_interval_sql("pool")} END,
-               resubmitted_from
+               traceparent, dependency, payload_blob, status, {SENT}::int,
+               CASE WHEN {SENT} THEN now() END,
+               CASE WHEN {SENT} THEN now() + {lease_interval_sql("pool")} END,
+               resubmitted_from, worker, CASE WHEN worker IS NOT NULL THEN now() END
         FROM born
         ON CONFLICT (id) DO NOTHING
-        RETURNING id, status
+        RETURNING {"*" if alone else "id, status"}
     ), application AS (
         INSERT INTO applications (id, tenant_id, candidate, role)
         SELECT id, tenant_id, candidate, role FROM wanted WHERE candidate IS NOT NULL
         ON CONFLICT (id) DO NOTHING
     )
-    SELECT id::text AS id, status = 'dispatched' AS dispatched FROM job WHERE {returned}
+    SELECT id::text AS id, {SENT} AS dispatched{TOLD if alone else ""} FROM job WHERE {returned}
 """
 
+
+#: Whether a new row went by the express lane.
+SENT = "(status IN ('dispatched', 'running'))"
+#: Whether a worker was given the job, and whether one would take another.
+TOLD = f""", status = 'running' AS given, (SELECT offered FROM lane) AS offered,
+           CASE status WHEN 'running' THEN {TELL} END"""
 
 ADMIT = admit_statement(NO_KEYS, "status = 'dispatched'")
 ADMIT_KEYED = admit_statement(NEW_KEYS, "true")
 PREPARED = PreparedStatement("admit", ADMIT)
 PREPARED_KEYED = PreparedStatement("admit_keyed", ADMIT_KEYED)
+PREPARED_ALONE = PreparedStatement("admit_alone", admit_statement(NO_KEYS, "true", alone=True))
 
 #: What earlier requests under these keys were, and became.
 READ_KEYS = """
@@ -158,6 +176,19 @@ def admit_group(engine: Engine, group: Sequence[SubmissionGroup], express: bool)
         for place, outcome in zip(missing, again, strict=True):
             outcomes[place] = outcome
     return outcomes
+
+
+def admit_alone(engine: Engine, entry: SubmissionGroup, express: bool, give: bool) -> Admitted:
+    """Insert one job without a key; a worker that offered to run it is told, if it is to be given
+    away."""
+    with connect(engine) as connection:
+        parameters = parameters_of([entry], express)
+        rows = PREPARED_ALONE.execute(connection, {**parameters, "give": give}).all()
+    for row in rows:
+        sent = entry.submissions if row.dispatched else ()
+        return Admitted((row.id,), express=sent, given=row.given, offered=bool(row.offered))
+    # It is there already: the answer to an earlier statement was lost.
+    return Admitted((entry.submissions[0].id,))
 
 
 def insert_jobs(connection: Connection, jobs: Sequence[Submission]) -> None:

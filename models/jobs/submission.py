@@ -74,8 +74,12 @@ class Admitted(NamedTuple):
     ids: tuple[str, ...]
     #: When the first request was admitted, if this was a repetition of it.
     first_at: datetime | None = None
-    #: Submissions that were born dispatched.
+    #: Submissions that went by the express lane.
     express: tuple[Submission, ...] = ()
+    #: Whether a worker was given the job, so that it needs no message; and whether one would take
+    #: another.
+    given: bool = False
+    offered: bool = False
 
     @property
     def repeated(self) -> bool:

@@ -32,6 +32,8 @@ class ExpressLane(Base, table="express_lanes", fillfactor=50):
     granted_at: Mapped[Now]
     #: Slots of the pool's shared workers; None: not known.
     slots: Mapped[Int4 | None]
+    #: Idle workers that would run the next job at once: see `models.jobs.offer`.
+    offers: Mapped[list[str]] = mapped_column(server_default="{}")
 
 
 class Arrival(

@@ -81,6 +81,10 @@ class Slots:
         )
         #: Jobs whose rows were locked at the last claim that waited for any.
         self._locked: frozenset[str] = frozenset()
+        #: Jobs that were given to this worker, and whose task has not started.
+        self._granted: dict[JobRef, Claim] = {}
+        #: Called when nothing is held any more, or the last slot is taken, or a drain begins.
+        self.on_change: Callable[[], object] = lambda: None
         #: Claims of messages whose task has not started.
         self._soon: dict[tuple[JobRef, ...], Ticket[tuple[JobRef, ...], tuple[Claim, ...]]] = {}
 
@@ -90,7 +94,9 @@ class Slots:
 
         If the task does not start after all, its claims wait in vain and are handed back.
         """
-        if message and message not in self._soon:  # one that came twice has one claim
+        if not message or message[0] in self._granted:
+            return
+        if message not in self._soon:  # one that came twice has one claim
             with suppress(StateStoreUnavailable):  # the worker stops, and so will the task
                 self._soon[message] = self._claims.post(message, awaited=True)
             if len(self._soon) > MOST_SOON:
@@ -102,8 +108,28 @@ class Slots:
 
     def claim(self, message: tuple[JobRef, ...]) -> tuple[Claim, ...]:
         """Claim the jobs of a message; waits while the state store is down."""
+        if granted := self._granted.pop(message[0], None):
+            return (granted,)
         begun = self._soon.pop(message, None)
         return self._claims.submit(message) if begun is None else begun.result()
+
+    def grant(self, claim: Claim) -> bool:
+        """Hold a job that was given to this worker, for :meth:`claim`; False if it is held."""
+        if claim.ref in self._held:
+            return False
+        self._granted[claim.ref] = claim
+        # As if it had come with others: it is handed back soon if no slot is free after all.
+        self._hold(claim, shared=True)
+        return True
+
+    def expect(self, ref: JobRef) -> None:
+        """A job that may be ours by its row: the next claim asks for it as for one of its own."""
+        self._unanswered.add(ref)
+
+    def _hold(self, claim: Claim, *, shared: bool, start_unrecorded: bool = False) -> None:
+        job_type = self._types.get(claim.type)
+        timeout = job_type.timeout_seconds if job_type else 0.0
+        self._held[claim.ref] = Held(claim, timeout, shared, start_unrecorded=start_unrecorded)
 
     def claim_late(self, missing: tuple[JobRef, ...]) -> tuple[Claim, ...]:
         """Claim what was not found, a moment later: the API may send the message of a new job while
@@ -161,11 +187,8 @@ class Slots:
             claimed = claim_group(self._engine, self.name, fresh, before, waiting)
         for message, claims in zip(messages, claimed, strict=True):
             for claim in claims:
-                job_type = self._types.get(claim.type)
-                timeout = job_type.timeout_seconds if job_type else 0.0
                 unrecorded = claim.ref in waiting or claim.crashes > 0
-                shared = len(message) > 1
-                self._held[claim.ref] = Held(claim, timeout, shared, start_unrecorded=unrecorded)
+                self._hold(claim, shared=len(message) > 1, start_unrecorded=unrecorded)
         self._unanswered -= asked
         return claimed
 
@@ -201,6 +224,8 @@ class Slots:
                 held.begin()
                 self._begun_at = time.monotonic()
                 self._busy += 1
+                if self._busy == self.count:
+                    self.on_change()
             return held
 
     def begin(self, claim: Claim) -> Held | None:
@@ -248,7 +273,11 @@ class Slots:
 
     def forget(self, ref: JobRef) -> Held | None:
         """Drop a claim: its ending is written, or cannot be."""
-        return self._held.pop(ref, None)
+        self._granted.pop(ref, None)
+        dropped = self._held.pop(ref, None)
+        if not self._held:
+            self.on_change()
+        return dropped
 
     def unanswered(self) -> list[JobRef]:
         """Claims that were sent and may have been granted."""
@@ -258,6 +287,7 @@ class Slots:
         """Claim nothing more; runs continue. Also ends claims that wait for the store."""
         self.draining = True
         self._claims.close(0)
+        self.on_change()
 
     def note_drain(self) -> None:
         """Begin to drain from inside a signal handler: takes no lock, the next heartbeat does."""

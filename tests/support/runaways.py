@@ -32,6 +32,13 @@ def nap(ctx: JobContext, payload: Any) -> Any:
     return "rested"
 
 
+@job_type("leave_trace", pool="short", timeout=30)
+def leave_trace(ctx: JobContext, payload: Any) -> Any:
+    with open(payload["path"], "a", encoding="utf-8") as file:
+        file.write(f"{ctx.job_id}\n")
+    return "written"
+
+
 @job_type("spin", pool="short", timeout=30, backoff=SOON)
 @job_type("costly_spin", pool="long", timeout=30, backoff=SOON, cpu_seconds=0.5)
 def spin(ctx: JobContext, payload: Any) -> Any:

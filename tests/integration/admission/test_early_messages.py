@@ -10,13 +10,16 @@ from typing import Any
 
 import pytest
 
-from app.admission import Admission, IdempotencyKey, Submission, SubmissionGroup, admission
+from app.admission import Admission, IdempotencyKey, Submission, admission
 from app.errors import BrokerUnavailable
 from app.policy.early_messages import STREAK
-from models.jobs.admit import Outcome, admit_group
+from models.jobs.admit import Outcome, admit_alone, admit_group
 from models.jobs.claim import JobRef
 from models.jobs.dispatch import Dispatch
 from models.jobs.ids import new_id
+from models.jobs.offer import offer
+from models.jobs.submission import Admitted
+from models.presence import Presence, announce
 from models.store.errors import StateStoreUnavailable
 from tasks.worker import slots
 from tests.support.database_fixture import DatabaseFixture, FakePublisher
@@ -88,11 +91,16 @@ def process(api_database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch) -> I
         api_database.execute("INSERT INTO express_lanes (pool, credit) VALUES (%s, 1000)", pool)
     made = Process(api_database)
 
-    def admit(engine: Any, group: Sequence[SubmissionGroup], express: bool) -> list[Outcome]:
+    def admit(*arguments: Any) -> list[Outcome]:
         made.before()
-        return admit_group(engine, group, express)
+        return admit_group(*arguments)
+
+    def admit_one(*arguments: Any) -> Admitted:
+        made.before()
+        return admit_alone(*arguments)
 
     monkeypatch.setattr(admission, "admit_group", admit)
+    monkeypatch.setattr(admission, "admit_alone", admit_one)
     yield made
     made.admission.close(5)
 
@@ -194,6 +202,69 @@ def test_admission_that_fails_leaves_a_message_that_does_nothing(process: Proces
     assert ran == []
     process.before = lambda: time.sleep(0.05)
     assert not process.publisher.early.get(process.admit()), "begins anew"
+
+
+@pytest.fixture
+def offered(process: Process) -> Callable[[], None]:
+    """Lets a worker offer to run a job."""
+    process.database.execute("DELETE FROM processes")
+
+    def make() -> None:
+        announce(process.database.engine, Presence("w1", "worker", ["medium"], slots=4))
+        assert offer(process.database.engine, "w1", ["medium"])
+
+    return make
+
+
+def test_job_that_a_worker_is_given_has_no_message(
+    process: Process, offered: Callable[[], None]
+) -> None:
+    process.open_lane()
+    offered()
+    known = process.admit()
+    assert process.database.job(known).status == "dispatched", "it was not known of the offer"
+    given = [process.admit() for _ in range(2) if offered() is None]
+    time.sleep(0.05)
+    for job_id in given:
+        row = process.database.job(job_id)
+        assert (row.status, row.lease, row.worker) == ("running", 1, "w1")
+        assert process.times_sent(job_id) == 0
+
+
+def test_job_that_nobody_takes_after_all_has_a_message(
+    process: Process, offered: Callable[[], None]
+) -> None:
+    process.open_lane()
+    for _ in range(2):
+        offered()
+        process.admit()
+    job_id = process.admit()
+    wait_for(lambda: process.times_sent(job_id) == 1)
+    assert process.database.job(job_id).status == "dispatched"
+    assert not process.publisher.early[job_id]
+    process.before = await_sent(process)
+    assert process.publisher.early[process.admit()], "the next one is not waited for"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"key": IdempotencyKey("k", b"a")},
+        {"not_after": datetime.now(UTC) + timedelta(hours=1)},
+        {"execute_at": datetime.now(UTC) - timedelta(hours=1)},
+    ],
+    ids=["key", "limit", "time"],
+)
+def test_others_are_not_given_away(
+    process: Process, offered: Callable[[], None], fields: dict[str, Any]
+) -> None:
+    for _ in range(2):
+        offered()
+        process.admit()
+    offered()
+    job_id = process.admit(**fields)
+    wait_for(lambda: process.times_sent(job_id) == 1)
+    assert process.database.job(job_id).status == "dispatched"
 
 
 def express_refs(database: DatabaseFixture, count: int) -> tuple[JobRef, ...]:

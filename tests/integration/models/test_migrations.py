@@ -116,8 +116,25 @@ def test_database_that_had_the_last_migration_before_the_bounds_gets_them(
     assert database.query("SELECT version_num FROM alembic_version")[0].version_num == "0020"
 
 
+def test_database_that_had_the_last_migration_before_the_offers_gets_them(
+    database_url: str, engine: Engine
+) -> None:
+    engine.dispose()
+    database = DatabaseFixture(engine)
+    drop_offers(database)
+    alembic(database_url, "upgrade", "head")
+    assert not database.query("SELECT FROM express_lanes WHERE offers <> '{}'")
+    assert database.query("SELECT version_num FROM alembic_version")[0].version_num == "0020"
+
+
+def drop_offers(database: DatabaseFixture) -> None:
+    """Of workers."""
+    database.execute("ALTER TABLE express_lanes DROP COLUMN offers")
+
+
 def drop_bounds(database: DatabaseFixture) -> None:
-    """Of tenants."""
+    """Of tenants, and what came after them."""
+    drop_offers(database)
     database.execute("DROP TABLE blob_counts")
     database.execute(
         "ALTER TABLE tenants DROP COLUMN requests_per_second, DROP COLUMN idempotency_keys,"

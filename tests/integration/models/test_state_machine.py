@@ -85,4 +85,5 @@ def test_every_job_is_where_the_model_says_whatever_happens(
     )
     legal = {(old, new) for old, moves in LEGAL_MOVES.items() for new in moves}
     unseen = legal - JobMachine.moves.keys()
+    assert JobMachine.given[True] and JobMachine.given[False]
     assert unseen <= RARE, "a machine that does not get about proves little"

@@ -172,7 +172,7 @@ def test_a_lost_connection_is_replaced_and_what_came_meanwhile_is_looked_for(
 ) -> None:
     monkeypatch.setattr(wakeups, "RETRY_SECONDS", 0.1)
     heard: list[float] = []
-    listener = WakeupListener(database.engine, lambda: heard.append(time.monotonic()))
+    listener = WakeupListener(database.engine, lambda _: heard.append(time.monotonic()))
     listener.start()
     try:
         wait_for(lambda: listener.listening, 30)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from app.admission.submission_limits import SubmissionLimits
 from app.admission.tenant_limits import TenantLimits
 from app.scheduler.maintenance.replayer import Replayer
-from models.jobs.admit import admit_group
+from models.jobs.admit import admit_alone, admit_group
 from models.jobs.cancel import cancel
 from models.jobs.claim import JobRef
 from models.jobs.discard import discard_dead
@@ -23,6 +23,9 @@ from tests.support.state_machine.twin import KINDS, Twin
 
 #: Age at which the scheduler's permission to dispatch in the request is none any more.
 PERMISSION = timedelta(seconds=60)
+
+#: Silence after which a worker's offer is none.
+SILENCE = timedelta(seconds=6)
 
 #: Type, priority, and the seconds until it may start and until it is too late.
 Item = tuple[str, int, int | None, int | None]
@@ -50,7 +53,7 @@ class FrontDoor(Stage):
     def client_acts(self) -> list[str]:
         """What they may do now, as often as it is likely."""
         live = sum(twin.live for twin in self.twins.values())
-        acts = ["submit"] * 3 if live < CROWD else []
+        acts = ["submit"] * 3 + ["submit_alone"] * 2 if live < CROWD else []
         acts += ["cancel"] if live else []
         if self.twins_in(JobStatus.DEAD):
             acts += ["replay_by_id", "replay_matching", "discard"]
@@ -64,6 +67,37 @@ class FrontDoor(Stage):
         if answer_lost:
             self.admit(group, express)
         self.admit(group, express)
+
+    def submit_alone(self, data: st.DataObject) -> None:
+        """One job, which a worker may be given; it does not hear of it if its message is lost."""
+        name = data.draw(st.sampled_from(sorted(KINDS)), label="type")
+        give = data.draw(st.sampled_from([True, True, False]), label="give")
+        lost = data.draw(st.sampled_from([None, None, "answer", "message"]), label="lost")
+        entry = self.entry(data.draw(st.sampled_from(TENANTS)), None, b"", [(name, 0, None, None)])
+        item = entry.submissions[0]
+        if data.draw(st.booleans(), label="offered"):
+            self.grant(item.pool, 5)
+            self.offer_to_run(data.draw(st.sampled_from(sorted(self.workers))), [item.pool])
+        born = self.bear([item], express=True)
+        offers = self.offers[item.pool]
+        expected = offers.pop(0) if born and give and offers else None
+        if expected is not None and self.heard[expected] <= self.now - SILENCE:
+            expected = None
+        found = admit_alone(self.engine, entry, True, give)
+        assert (found.ids, bool(found.express)) == ((item.id,), bool(born))
+        assert found.given == (expected is not None)
+        told = self.told()
+        if expected is None:
+            assert told == []
+            self.sent += [JobRef(item.id, 1) for item in found.express]
+        else:
+            self.twins[item.id].claim(expected, self.now)
+            [(listener, job)] = told
+            assert (listener, job.ref, job.type) == (expected, JobRef(item.id, 1), name)
+            self.be_given(expected, job, heard=lost != "message")
+        if lost == "answer":
+            again = admit_alone(self.engine, entry, False, give)
+            assert (again.ids, again.express, again.given) == ((item.id,), (), False)
 
     def entry(
         self, tenant_id: int, key: str | None, digest: bytes, items: list[Item]

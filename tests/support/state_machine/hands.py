@@ -12,6 +12,7 @@ from models.jobs.checkpoint import Saved, Saving, save_group
 from models.jobs.claim import Claim, JobRef, claim_group
 from models.jobs.heartbeat import RunReport, beat, note_begun, read_cancelled, report
 from models.jobs.ids import new_id
+from models.jobs.offer import GivenJob, offer, read_ours, withdraw
 from models.jobs.settle import Settlement, settle_group, settle_statement
 from models.jobs.states import FailureClass, JobStatus
 from tasks.registry import projections_of
@@ -67,6 +68,8 @@ class Workers(Stage):
     def worker_acts(self) -> list[str]:
         """What they may do now, as often as it is likely."""
         acts = ["deliver"] * 6 if self.twins_in(JobStatus.DISPATCHED) else []
+        acts += ["make_offers"] * 2 if self.lanes else []
+        acts += ["take_back_offers", "look_at_rows"] if any(self.offers.values()) else []
         acts += ["ask_again"] * 2 if any(h.unanswered for h in self.workers.values()) else []
         acts += ["redeliver"] if self.sent else []
         acts += (
@@ -76,6 +79,42 @@ class Workers(Stage):
             acts += ["hear_of_cancellations", "crash", "crash", "fail_everything"]
             acts += ["settle"] * 5
         return acts
+
+    def make_offers(self, data: st.DataObject) -> None:
+        """Of a worker that is alive now, in one pool or in all; an offer stands once."""
+        pools = data.draw(st.sampled_from([["medium"], ["short", "medium", "long"]]))
+        self.offer_to_run(data.draw(names, label="worker"), pools)
+
+    def offer_to_run(self, name: str, pools: list[str]) -> None:
+        self.announce(name)
+        assert offer(self.engine, name, pools) == (self.lanes.keys() >= set(pools))
+        for pool in self.lanes.keys() & set(pools):
+            self.offers[pool] = [*(one for one in self.offers[pool] if one != name), name]
+
+    def take_back_offers(self, data: st.DataObject) -> None:
+        name = data.draw(names, label="worker")
+        withdraw(self.engine, name)
+        for pool, offers in self.offers.items():
+            self.offers[pool] = [one for one in offers if one != name]
+
+    def look_at_rows(self, data: st.DataObject) -> None:
+        """As a worker does that begins to listen: what it has and does not know is asked for."""
+        name = data.draw(names, label="worker")
+        ours = {job.ref for job in read_ours(self.engine, name)}
+        running = self.twins_in(JobStatus.RUNNING)
+        assert ours == {JobRef(twin.id, twin.lease) for twin in running if twin.worker == name}
+        self.workers[name].unanswered |= ours - self.workers[name].held.keys()
+
+    def be_given(self, name: str, job: GivenJob, *, heard: bool) -> None:
+        """A new row is the worker's, which knows it if it heard the message."""
+        hands = self.workers[name]
+        self.given[heard] += 1
+        assert job.claim is not None
+        self.check(job.claim)
+        if not heard:
+            hands.unanswered.add(job.ref)
+            return
+        hands.held[job.ref] = hands.granted[job.ref] = self.claims[job.ref] = job.claim
 
     def deliver(self, data: st.DataObject) -> None:
         """Claim what was sent; now and then the question or the answer is lost on its way."""

@@ -170,6 +170,7 @@ class Line(Stage):
 
     def announce(self, name: str, renewed_at: datetime | None = None) -> None:
         self.renewed[name] = renewed_at or self.renewed.get(name, self.now)
+        self.heard[name] = self.now
         presence = Presence(name, "worker", list(POOLS), slots=1000, renewed_at=renewed_at)
         announce(self.engine, presence)
 

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant
 
 from models.blobs import BlobStore
 from models.jobs.claim import Claim, JobRef
+from models.jobs.offer import GivenJob, channel_of, told_job
 from models.jobs.states import LEGAL_MOVES, JobStatus
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.emptied import TRUNCATE
@@ -57,8 +58,26 @@ class Hands:
 class Stage(RuleBasedStateMachine):
     """A database, its clock, and what the model thinks of both."""
 
+    def announce(self, name: str, renewed_at: datetime | None = None) -> None:
+        """A worker reports."""
+        raise NotImplementedError
+
+    def grant(self, pool: str, credit: int) -> None:
+        """The scheduler opens an express lane."""
+        raise NotImplementedError
+
+    def offer_to_run(self, name: str, pools: list[str]) -> None:
+        """A worker that is alive offers to run a job."""
+        raise NotImplementedError
+
+    def be_given(self, name: str, job: GivenJob, *, heard: bool) -> None:
+        """A worker is given a new row."""
+        raise NotImplementedError
+
     #: Moves between states, over all examples.
     moves: ClassVar[Counter[tuple[JobStatus, JobStatus]]] = Counter()
+    #: Jobs that were given to a worker, by whether it heard of them.
+    given: ClassVar[Counter[bool]] = Counter()
 
     def __init__(self, database: DatabaseFixture, clock: Clock, blobs: BlobStore) -> None:
         super().__init__()
@@ -76,6 +95,9 @@ class Stage(RuleBasedStateMachine):
         self.workers = {name: Hands() for name in ("w1", "w2", "w3")}
         #: Credit of the express lanes, and when it was granted.
         self.lanes: dict[str, tuple[int, datetime]] = {}
+        #: Workers that offer to run a job, by pool; and when each worker was heard.
+        self.offers: dict[str, list[str]] = defaultdict(list)
+        self.heard: dict[str, datetime] = {}
         self.circuits: dict[str, str] = {}
         self.throttled: set[tuple[int, str]] = set()
         #: Jobs, runs, seconds and tokens (in, out) on each tenant's bill.
@@ -86,6 +108,23 @@ class Stage(RuleBasedStateMachine):
         self.retired: list[Twin] = []
         database.execute(TRUNCATE)
         database.leader.run_once(0.0)
+        self._ear = self.engine.connect()
+        self._ear.detach()
+        self._channels = {channel_of(name): name for name in self.workers}
+        for channel in self._channels:
+            self._ear.exec_driver_sql(f"LISTEN {channel}")
+
+    def teardown(self) -> None:
+        self._ear.close()
+
+    def told(self) -> list[tuple[str, GivenJob]]:
+        """What workers were told since it was asked last."""
+        self._ear.exec_driver_sql("SELECT 1")  # after this, all that was sent before is there
+        raw: Any = self._ear.connection.dbapi_connection
+        raw.poll()
+        told = [(self._channels[each.channel], told_job(each.payload)) for each in raw.notifies]
+        raw.notifies.clear()
+        return told
 
     @property
     def now(self) -> datetime:

@@ -1,0 +1,263 @@
+"""An idle worker that is given jobs: when it offers, what it hears, and what it hands back."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from models.jobs.admit import admit_alone
+from models.jobs.cancel import cancel
+from models.jobs.claim import JobRef
+from models.jobs.ids import new_id
+from models.jobs.offer import GivenJob
+from models.jobs.submission import Admitted, Submission, SubmissionGroup
+from models.presence import Presence, announce
+from tasks.worker import offers as offers_module
+from tasks.worker.offers import Offers
+from tests.support.database_fixture import DatabaseFixture
+from tests.support.one_worker import OneWorker, one_worker
+from tests.support.waiting import wait_for
+
+LISTENERS = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'LISTEN fairline%%'"
+
+
+class Offering:
+    """A worker and its offers."""
+
+    def __init__(self, one: OneWorker) -> None:
+        self.one = one
+        self.database = one.database
+        self.ran: list[str] = []
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.delivered: list[GivenJob] = []
+        self.delivers = True
+        one.act = self._run
+        self.offers = Offers(one.worker, ["short"], self._deliver)
+
+    def _run(self, ctx: Any, payload: Any) -> Any:
+        self.ran.append(ctx.job_id)
+        self.go_on.wait(20)
+        return payload
+
+    def _deliver(self, job: GivenJob) -> None:
+        self.delivered.append(job)
+        if self.delivers:
+            self.one.helpers.submit(self.one.execute, (job.ref,))
+
+    def admit(self, **fields: Any) -> Admitted:
+        values = {"tenant_id": 1, "type": "echo", "pool": "short", "payload": '"hello"', **fields}
+        entry = SubmissionGroup((Submission(id=new_id(), **values),))
+        return admit_alone(self.database.engine, entry, True, True)
+
+    def standing(self) -> list[str]:
+        """Who offers to run a job."""
+        names: list[str] = self.database.query("SELECT offers FROM express_lanes")[0][0]
+        return names
+
+    def await_offer(self) -> None:
+        wait_for(lambda: self.standing() == ["w1"])
+
+    def status(self, job: Admitted | str) -> str:
+        job_id = job if isinstance(job, str) else job.ids[0]
+        return str(self.database.job(job_id).status)
+
+    def await_status(self, job: Admitted, status: str) -> None:
+        wait_for(lambda: self.status(job) == status)
+
+
+@pytest.fixture
+def offering(database: DatabaseFixture) -> Iterator[Offering]:
+    database.execute("INSERT INTO express_lanes (pool, credit) VALUES ('short', 1000)")
+    with one_worker(database, slots=2) as one:
+        one.worker.start()
+        one.flush()
+        made = Offering(one)
+        yield made
+        made.go_on.set()
+        made.offers.close()
+
+
+def test_given_jobs_run_and_the_worker_offers_again(offering: Offering) -> None:
+    offering.offers.start()
+    for n in range(3):
+        offering.await_offer()
+        job = offering.admit(payload=f'"{n}"')
+        assert job.given
+        offering.await_status(job, "succeeded")
+        row = offering.database.job(job.ids[0])
+        assert (row.result, row.lease, row.crashes) == (str(n), 1, 0)
+    assert len(offering.ran) == 3
+    assert all(job.claim is not None for job in offering.delivered)
+
+
+def test_nothing_is_offered_that_would_not_be_heard(
+    offering: Offering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind a pooler."""
+    monkeypatch.setattr(offers_module, "probe", lambda *_: None)
+    offering.offers.start()
+    wait_for(lambda: offering.offers._listener.listening)
+    time.sleep(0.3)
+    assert offering.standing() == []
+
+
+def test_the_first_lane_is_waited_for(offering: Offering, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offers_module, "RETRY_SECONDS", 0.05)
+    offering.database.execute("DELETE FROM express_lanes")
+    offering.offers.start()
+    time.sleep(0.3)
+    offering.database.execute("INSERT INTO express_lanes (pool, credit) VALUES ('short', 1000)")
+    offering.await_offer()
+
+
+def test_offers_are_taken_back_with_the_last_slot_and_made_again_when_idle(
+    offering: Offering,
+) -> None:
+    offering.offers.start()
+    offering.await_offer()
+    offering.go_on.clear()
+    refs = offering.one.refs(2)
+    for ref in refs:
+        offering.one.helpers.submit(offering.one.execute, (ref,))
+    wait_for(lambda: offering.standing() == [])
+    assert not offering.admit().given
+    offering.go_on.set()
+    offering.await_offer()
+
+
+def test_what_was_given_while_nobody_listened_is_found(
+    offering: Offering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offering.offers.start()
+    offering.await_offer()
+    heard = threading.Event()
+    monkeypatch.setattr(offering.offers._listener, "_listen", refuse_until(heard, offering))
+    [listener] = offering.database.query(LISTENERS)
+    offering.database.execute("SELECT pg_terminate_backend(%s)", listener.pid)
+    wait_for(lambda: not offering.offers._listener.listening)
+    job = offering.admit()
+    assert job.given
+    time.sleep(0.2)
+    assert offering.ran == []
+    heard.set()
+    offering.await_status(job, "succeeded")
+    assert offering.ran == list(job.ids)
+    offering.await_offer()
+
+
+def refuse_until(heard: threading.Event, offering: Offering) -> Any:
+    """A database that lets nobody listen until then."""
+    listen = type(offering.offers._listener)._listen
+
+    def attempt() -> None:
+        heard.wait(20)
+        listen(offering.offers._listener)
+
+    return attempt
+
+
+def test_a_message_that_comes_late_runs_only_what_is_still_ours(
+    offering: Offering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offers_module, "LATE", timedelta(seconds=-1))
+    offering.offers.start()
+    offering.await_offer()
+    ours = offering.admit()
+    offering.await_status(ours, "succeeded")
+    assert offering.delivered[-1].claim is not None, "it was in the message"
+    offering.await_offer()
+    # Reaped while the worker stood still: it hears of it when it is somebody else's.
+    offering.delivers = False
+    lost = offering.admit()
+    assert lost.given
+    wait_for(lambda: len(offering.delivered) == 2)
+    offering.database.execute("UPDATE jobs SET lease = 2, worker = 'w9' WHERE id = %s", lost.ids[0])
+    offering.one.execute((offering.delivered[-1].ref,))
+    assert offering.ran == list(ours.ids)
+    assert offering.database.job(lost.ids[0]).worker == "w9"
+
+
+def test_a_large_payload_is_read_from_the_row(offering: Offering) -> None:
+    offering.offers.start()
+    offering.await_offer()
+    text = "x" * 20_000
+    job = offering.admit(payload=f'"{text}"')
+    assert job.given
+    offering.await_status(job, "succeeded")
+    assert offering.database.job(job.ids[0]).result == text
+    assert offering.delivered[-1].claim is None
+
+
+def test_a_worker_that_drains_hands_back_what_it_is_given(offering: Offering) -> None:
+    offering.offers.start()
+    offering.await_offer()
+    offering.one.worker.slots.note_drain()  # as a signal does; its offer stands for a moment
+    job = offering.admit()
+    assert job.given
+    offering.await_status(job, "queued")
+    row = offering.database.job(job.ids[0])
+    assert (row.attempt, row.crashes, offering.ran) == (0, 0, [])
+    offering.one.worker.slots.drain()
+    wait_for(lambda: offering.standing() == [])
+
+
+def test_a_worker_that_stops_leaves_neither_offer_nor_job(offering: Offering) -> None:
+    offering.offers.start()
+    offering.await_offer()
+    offering.offers._listener.close()  # its last message is not heard
+    job = offering.admit()
+    assert job.given
+    offering.one.worker.slots.note_drain()
+    offering.offers.close()
+    offering.one.flush()
+    assert offering.status(job) == "queued"
+    assert offering.standing() == []
+    assert not offering.admit().given
+
+
+def test_a_job_that_does_not_begin_is_handed_back(offering: Offering) -> None:
+    """Celery could not start its task."""
+    offering.delivers = False
+    offering.offers.start()
+    offering.await_offer()
+    job = offering.admit()
+    assert job.given
+    offering.await_status(job, "queued")
+    assert offering.ran == []
+
+
+def test_a_job_is_cancelled_that_was_given_and_not_heard_of(
+    offering: Offering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offering.offers, "_accept", lambda jobs: None)
+    offering.offers.start()
+    offering.await_offer()
+    job = offering.admit()
+    assert job.given
+    found = cancel(offering.database.engine, 1, job.ids[0])
+    assert found is not None and found.requested_at is not None
+    assert found.status == "running", "it may have begun"
+    monkeypatch.undo()
+    offering.offers._accept(offering.offers._unknown())
+    wait_for(lambda: offering.status(job) in ("cancelled", "succeeded"))
+
+
+def test_an_offer_that_was_dropped_is_made_again(
+    offering: Offering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offers_module, "STALE_SECONDS", 0.1)
+    offering.offers.start()
+    offering.await_offer()
+    offering.database.execute("UPDATE processes SET heartbeat_at = now() - interval '1 minute'")
+    assert not offering.admit().given and offering.standing() == []
+    announce(offering.database.engine, Presence("w1", "worker", ["short"], slots=2))
+    time.sleep(0.2)
+    [ref] = offering.one.refs(1)
+    offering.one.execute((JobRef(ref.id, ref.lease),))
+    offering.await_offer()
