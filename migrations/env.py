@@ -1,4 +1,7 @@
-"""Runs migrations against ``FAIRLINE_DATABASE_URL``, each in its own transaction."""
+"""Runs migrations as the owner of the tables, each in its own transaction.
+
+Against ``FAIRLINE_OWNER_DATABASE_URL``, or ``FAIRLINE_DATABASE_URL`` where that is not set.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ TURN_SECONDS = 0.2
 #: The revision that a database which is at 0020 has before it: that is always the last one, and
 #: others were put in front of it, in groups. Null: all of them were made.
 MADE_BEFORE = """
-    SELECT CASE WHEN to_regclass('sessions') IS NOT NULL THEN NULL
+    SELECT CASE WHEN EXISTS (SELECT FROM pg_policy WHERE polrelid = to_regclass('sessions'))
+                THEN NULL
+                WHEN to_regclass('sessions') IS NOT NULL THEN '0022'
                 WHEN EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('tenants')
                                               AND attname = 'types' AND NOT attisdropped)
                 THEN '0019' ELSE '0015' END
@@ -59,7 +64,7 @@ def renumber(connection: Connection) -> None:
 
 
 def run_online() -> None:
-    engine = create_engine(DatabaseSettings().database_url, poolclass=pool.NullPool)
+    engine = create_engine(DatabaseSettings().migrations_url, poolclass=pool.NullPool)
     follow_primary(engine)
     with engine.connect() as connection:
         take_turn(connection)
@@ -79,7 +84,7 @@ def run_online() -> None:
 
 if context.is_offline_mode():
     context.configure(
-        url=DatabaseSettings().database_url,
+        url=DatabaseSettings().migrations_url,
         target_metadata=Base.metadata,
         literal_binds=True,
         transaction_per_migration=True,

@@ -24,6 +24,7 @@ from app.log_ids import CALLER, address_of, request_id_of
 from app.tenants.directory import Caller
 from app.tenants.scopes import Scope, listed
 from models.audit import Act, Actor, UndeclaredAct, acting
+from models.store.roles import set_tenant
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
@@ -91,7 +92,11 @@ def scopes_of_view(view: Callable[..., Any] | None) -> frozenset[Scope]:
 def authorize(
     services: Services, environ: WSGIEnvironment, access: Access | None, scopes: frozenset[Scope]
 ) -> None:
-    """Authenticate the caller; raises if it may not call the route."""
+    """Authenticate the caller; raises if it may not call the route.
+
+    What a tenant's request reads and changes from here on is limited to its rows by the database.
+    """
+    set_tenant(None)
     if access is Access.PUBLIC:
         return
     if access is Access.TENANT:
@@ -106,6 +111,8 @@ def authorize(
     if caller.scopes.isdisjoint(scopes):  # always, if none is declared
         needed = " or ".join(listed(scopes))
         raise Forbidden(f"This API key lacks the scope {needed}.")
+    if caller.tenant is not None:
+        set_tenant(caller.tenant.id)
 
 
 def guard(app: Flask) -> None:

@@ -105,8 +105,32 @@ def test_database_that_had_the_last_migration_before_the_audit_log_gets_it(
     assert database.query("SELECT version_num FROM alembic_version")[0].version_num == "0020"
 
 
+def test_database_that_had_the_last_migration_before_the_roles_gets_their_policies(
+    database_url: str, engine: Engine
+) -> None:
+    engine.dispose()
+    database = DatabaseFixture(engine)
+    database.execute(DROP_POLICIES)
+    alembic(database_url, "upgrade", "head")
+    assert database.query("SELECT FROM pg_policy WHERE polrelid = 'jobs'::regclass")
+    assert database.query("SELECT version_num FROM alembic_version")[0].version_num == "0020"
+
+
+#: As before the roles; what they were granted does no harm.
+DROP_POLICIES = """
+    DO $$
+    DECLARE made record;
+    BEGIN
+        FOR made IN SELECT polname, polrelid::regclass AS secured FROM pg_policy LOOP
+            EXECUTE 'DROP POLICY ' || made.polname || ' ON ' || made.secured;
+            EXECUTE 'ALTER TABLE ' || made.secured || ' DISABLE ROW LEVEL SECURITY';
+        END LOOP;
+    END $$"""
+
+
 def drop_audit_log(database: DatabaseFixture) -> None:
-    """And what came with it."""
+    """And what came with it and after it."""
+    database.execute(DROP_POLICIES)
     database.execute("DROP TABLE sessions")
     database.execute(
         "ALTER TABLE api_keys DROP COLUMN scopes, DROP COLUMN expires_at, DROP COLUMN last_used_at"

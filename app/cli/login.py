@@ -1,0 +1,57 @@
+"""The login of the processes: ``migrate`` makes it where the owner of the tables has another one.
+
+It owns nothing, is no superuser, and may do nothing but take on the roles of
+:mod:`models.store.roles`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from models.store.roles import Role
+from models.store.session import open_engine, transaction
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+#: What is missing: the login, or roles that it may not take on.
+READ_MISSING = """
+    SELECT to_regrole(quote_ident(%(login)s)) IS NULL AS login,
+           array(SELECT role FROM unnest(%(roles)s::text[]) AS role
+                 WHERE to_regrole(quote_ident(%(login)s)) IS NULL
+                    OR NOT pg_has_role(%(login)s, role, 'MEMBER')) AS roles,
+           quote_ident(%(login)s) AS name
+"""
+
+
+def owner_database() -> Engine:
+    """The database, as the owner of the tables."""
+    from app.config import settings
+
+    given = settings()
+    return open_engine(
+        given.model_copy(update={"database_url": given.migrations_url}), process="cli"
+    )
+
+
+def keep_login(engine: Engine, database_url: str) -> None:
+    """Make the login of a URL, with its password, unless it is there; let it take on the roles."""
+    from psycopg2.extensions import encrypt_password, quote_ident
+    from sqlalchemy import make_url
+
+    url = make_url(database_url)
+    if url.username is None or url.username == engine.url.username:
+        return
+    with transaction(engine) as connection:
+        asked = {"login": url.username, "roles": list(Role)}
+        missing = connection.exec_driver_sql(READ_MISSING, asked).one()
+        driver = connection.connection.driver_connection
+        if missing.login:
+            create = f"CREATE ROLE {missing.name} LOGIN NOINHERIT"
+            if url.password is not None:
+                # Not readable in the server's log.
+                word = encrypt_password(str(url.password), url.username, driver, "scram-sha-256")
+                create += f" PASSWORD '{word}'"
+            connection.exec_driver_sql(create)
+        for role in missing.roles:
+            connection.exec_driver_sql(f"GRANT {quote_ident(role, driver)} TO {missing.name}")
