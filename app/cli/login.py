@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from models.store.roles import Role
+from models.store.roles import DatabaseRole
 from models.store.session import open_engine, transaction
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def keep_login(engine: Engine, database_url: str) -> None:
     if url.username is None or url.username == engine.url.username:
         return
     with transaction(engine) as connection:
-        asked = {"login": url.username, "roles": list(Role)}
+        asked = {"login": url.username, "roles": list(DatabaseRole)}
         missing = connection.exec_driver_sql(READ_MISSING, asked).one()
         driver = connection.connection.driver_connection
         if missing.login:

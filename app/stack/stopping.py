@@ -18,7 +18,7 @@ from app.stack.screen import Screen
 from models.presence import parse_process
 from models.settings import DatabaseSettings
 from models.store.errors import StateStoreError
-from models.store.roles import Role
+from models.store.roles import DatabaseRole
 from models.store.session import fetch, open_engine
 
 LOOK_SECONDS = 1.0
@@ -39,7 +39,7 @@ class StopWatch:
         settings = self._ask("env").get("env", {})
         url = settings.get("FAIRLINE_DATABASE_URL")
         self._engine = (
-            open_engine(DatabaseSettings(database_url=url), role=Role.API) if url else None
+            open_engine(DatabaseSettings(database_url=url), role=DatabaseRole.API) if url else None
         )
 
     def wait(self, supervisor: ProcessIdentity, seconds: float) -> bool:

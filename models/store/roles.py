@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
 
-class Role(StrEnum):
+class DatabaseRole(StrEnum):
     """The roles that migration 0023 makes; none of them can log in."""
 
     API = "fairline_api"
@@ -57,7 +57,7 @@ def set_tenant(tenant_id: int | None) -> None:
 def scope_of(tenant_id: int) -> StatementScope:
     """The scope of one tenant."""
     tenant = f"set_config('fairline.tenant', '{int(tenant_id)}', true)"
-    return StatementScope(f"{SET_ROLE.format(Role.TENANT)}, {tenant}; ", tenant_id)
+    return StatementScope(f"{SET_ROLE.format(DatabaseRole.TENANT)}, {tenant}; ", tenant_id)
 
 
 def scoped_tenant() -> int | None:
@@ -90,7 +90,7 @@ def every_tenant() -> AbstractContextManager[None]:
     return _within(EVERY_TENANT)
 
 
-def in_role(role: Role) -> AbstractContextManager[None]:
+def in_role(role: DatabaseRole) -> AbstractContextManager[None]:
     """Let what is done within run in another role than the process's."""
     return _within(StatementScope(f"{SET_ROLE.format(role)}; "))
 
@@ -112,7 +112,7 @@ def limit_statements(engine: Engine) -> None:
     event.listen(engine, "before_cursor_execute", begin_with_role, retval=True)
 
 
-def role_option(role: Role | None) -> str:
+def role_option(role: DatabaseRole | None) -> str:
     """The part of libpq's ``options`` that a connection begins in the role with."""
     return f" -c role={role}" if role is not None else ""
 
@@ -121,7 +121,7 @@ def explained(message: str, login: str | None) -> str:
     """A server's refusal of a role, with what to do about it."""
     if "role" not in message or "fairline_" not in message:
         return message
-    roles = ", ".join(Role)
+    roles = ", ".join(DatabaseRole)
     return (
         f"{message}: this version needs the roles of its migrations. Run `flask --app app migrate`"
         f" as the owner of the tables, and as a superuser: GRANT {roles} TO {login or 'the login'}"

@@ -32,7 +32,7 @@ from models.store.abandoned import ABANDONED
 from models.store.clock import CLOCK_SQL, DATABASE_CLOCK
 from models.store.errors import StatementTooSlow, StateStoreUnavailable, server_is_lost
 from models.store.resolving import is_name, with_addresses
-from models.store.roles import Role, explained, limit_statements, role_option
+from models.store.roles import DatabaseRole, explained, limit_statements, role_option
 
 #: PostgreSQL's codes for a statement that took longer than its timeout, or waited so for a lock.
 TOO_SLOW = ("57014", "55P03")
@@ -147,7 +147,7 @@ def _wait_callback(connect_seconds: float, statement_seconds: float) -> Any:
 
 
 def open_engine(
-    settings: DatabaseSettings, *, process: str = "fairline", role: Role | None = None
+    settings: DatabaseSettings, *, process: str = "fairline", role: DatabaseRole | None = None
 ) -> Engine:
     """The engine of this process: autocommit, because each group is one statement.
 
@@ -164,7 +164,7 @@ def open_engine(
 
 
 def open_standby(
-    settings: DatabaseSettings, *, process: str = "fairline", role: Role | None = None
+    settings: DatabaseSettings, *, process: str = "fairline", role: DatabaseRole | None = None
 ) -> Engine:
     """An engine for reads from the standbys that ``database_url`` names."""
     engine = _create_engine(settings, process, role)
@@ -173,7 +173,7 @@ def open_standby(
     return engine
 
 
-def _create_engine(settings: DatabaseSettings, process: str, role: Role | None) -> Engine:
+def _create_engine(settings: DatabaseSettings, process: str, role: DatabaseRole | None) -> Engine:
     psycopg2.extensions.set_wait_callback(
         _wait_callback(settings.db_connect_seconds, settings.db_statement_seconds)
     )

@@ -23,16 +23,15 @@ from typing import TypeVar
 
 from sqlalchemy import Engine
 
-from app.errors import FieldError, NotFound, TenantStreamsExceeded, TooManyStreams, ValidationFailed
+from app.errors import FieldError, TenantStreamsExceeded, TooManyStreams, ValidationFailed
 from app.reads.events.feed import PAGE, FeedEnd, Place, read_ends, read_entries
 from app.reads.events.job_state import UNSEEN, JobState, read_changed
 from app.reads.events.message import OPENING
 from app.reads.events.position import parse_position
 from app.reads.events.stream import EndWaiter, FeedStream, JobStream, Stream, prepare
-from app.tenants.ownership import own
+from app.tenants.ownership import own_in_scope, within_scope
 from models.store.errors import StateStoreError
 from models.store.group_commit import GroupCommit
-from models.store.roles import is_of_another
 
 logger = logging.getLogger(__name__)
 
@@ -106,9 +105,7 @@ class Watch:
 
         None if it has ended and the client knows: there is nothing more to come.
         """
-        state = own(self._states.submit(job_id, self._read_seconds), tenant_id)
-        if is_of_another(state.tenant_id):
-            raise NotFound
+        state = own_in_scope(self._states.submit(job_id, self._read_seconds), tenant_id)
         if state.status.terminal:
             return None if state.version == known else iter([OPENING + state.event_after("")])
         self._check_room(tenant_id)
@@ -126,9 +123,7 @@ class Watch:
         key: str = "",
     ) -> Iterator[bytes]:
         """The tenant's feed, from after ``last_event_id`` or from now on."""
-        if is_of_another(tenant_id):
-            raise NotFound
-        end = self._ends.submit(tenant_id, self._read_seconds)
+        end = self._ends.submit(within_scope(tenant_id), self._read_seconds)
         asked = None if last_event_id is None else parse_position(last_event_id)
         position = None if asked is None else end.resumed(asked)
         if last_event_id is not None and position is None:

@@ -13,7 +13,7 @@ from sqlalchemy.exc import ProgrammingError
 from app.stack.spec import PROJECT_ROOT
 from models.settings import DatabaseSettings
 from models.store.errors import StateStoreUnavailable
-from models.store.roles import Role, every_tenant, in_role, tenant_scope
+from models.store.roles import DatabaseRole, every_tenant, in_role, tenant_scope
 from models.store.session import connect, execute, fetch, open_engine, transaction
 from tests.support.database_fixture import DatabaseFixture
 
@@ -149,7 +149,7 @@ def test_the_policy_of_the_many_costs_nothing(database: DatabaseFixture) -> None
     assert {(row.qual, row.with_check) for row in many} == {("true", None)}
     explain = "EXPLAIN SELECT id FROM jobs WHERE tenant_id = 1"
     plans = [[row[0] for row in fetch(database.engine, explain)]]
-    with in_role(Role.API):
+    with in_role(DatabaseRole.API):
         plans.append([row[0] for row in fetch(database.engine, explain)])
     assert plans[0] == plans[1]
 
@@ -172,40 +172,40 @@ def test_privileges_are_those_that_are_declared(database: DatabaseFixture) -> No
 
 NOT_ALLOWED = r"permission denied|must be owner"
 REFUSED = [
-    (Role.WORKER, "SELECT FROM api_keys"),
-    (Role.WORKER, "SELECT FROM sessions"),
-    (Role.WORKER, "SELECT FROM audit_log"),
-    (Role.WORKER, "INSERT INTO jobs (id) VALUES (gen_random_uuid())"),
-    (Role.WORKER, "DELETE FROM jobs"),
-    (Role.WORKER, "UPDATE tenants SET weight = 9"),
-    (Role.SCHEDULER, "SELECT digest FROM api_keys"),
-    (Role.SCHEDULER, "INSERT INTO api_keys (id, digest) VALUES ('x', '')"),
-    (Role.SCHEDULER, "INSERT INTO sessions (digest) VALUES ('')"),
-    (Role.SCHEDULER, "DELETE FROM audit_log"),
-    (Role.API, "DELETE FROM audit_log"),
-    (Role.API, "UPDATE audit_log SET who = ''"),
-    (Role.API, "DELETE FROM tenants"),
-    (Role.API, "INSERT INTO usage (tenant_id) VALUES (1)"),
-    (Role.API, "INSERT INTO leaders (role) VALUES ('scheduler')"),
-    (Role.API, "SELECT retire_audit(0, 1)"),
-    (Role.WORKER, "SELECT begin_feed_generation()"),
-    (Role.TENANT, "SELECT digest FROM api_keys"),
-    (Role.TENANT, "SELECT FROM sessions"),
-    (Role.TENANT, "SELECT FROM audit_log"),
-    (Role.TENANT, "SELECT pools FROM processes"),
-    (Role.TENANT, "DELETE FROM tallies"),
-    (Role.TENANT, "INSERT INTO jobs (id) VALUES (gen_random_uuid())"),
-    (Role.TENANT, "UPDATE tenants SET weight = 9"),
-    (Role.TENANT, "UPDATE usage SET jobs = 0"),
-    *[(role, "ALTER TABLE jobs DISABLE ROW LEVEL SECURITY") for role in Role],
-    *[(role, "TRUNCATE jobs") for role in Role],
-    *[(role, "CREATE TABLE mine (one int)") for role in Role],
-    *[(role, "INSERT INTO job_count_keys VALUES (1, '', '')") for role in Role],
+    (DatabaseRole.WORKER, "SELECT FROM api_keys"),
+    (DatabaseRole.WORKER, "SELECT FROM sessions"),
+    (DatabaseRole.WORKER, "SELECT FROM audit_log"),
+    (DatabaseRole.WORKER, "INSERT INTO jobs (id) VALUES (gen_random_uuid())"),
+    (DatabaseRole.WORKER, "DELETE FROM jobs"),
+    (DatabaseRole.WORKER, "UPDATE tenants SET weight = 9"),
+    (DatabaseRole.SCHEDULER, "SELECT digest FROM api_keys"),
+    (DatabaseRole.SCHEDULER, "INSERT INTO api_keys (id, digest) VALUES ('x', '')"),
+    (DatabaseRole.SCHEDULER, "INSERT INTO sessions (digest) VALUES ('')"),
+    (DatabaseRole.SCHEDULER, "DELETE FROM audit_log"),
+    (DatabaseRole.API, "DELETE FROM audit_log"),
+    (DatabaseRole.API, "UPDATE audit_log SET who = ''"),
+    (DatabaseRole.API, "DELETE FROM tenants"),
+    (DatabaseRole.API, "INSERT INTO usage (tenant_id) VALUES (1)"),
+    (DatabaseRole.API, "INSERT INTO leaders (role) VALUES ('scheduler')"),
+    (DatabaseRole.API, "SELECT retire_audit(0, 1)"),
+    (DatabaseRole.WORKER, "SELECT begin_feed_generation()"),
+    (DatabaseRole.TENANT, "SELECT digest FROM api_keys"),
+    (DatabaseRole.TENANT, "SELECT FROM sessions"),
+    (DatabaseRole.TENANT, "SELECT FROM audit_log"),
+    (DatabaseRole.TENANT, "SELECT pools FROM processes"),
+    (DatabaseRole.TENANT, "DELETE FROM tallies"),
+    (DatabaseRole.TENANT, "INSERT INTO jobs (id) VALUES (gen_random_uuid())"),
+    (DatabaseRole.TENANT, "UPDATE tenants SET weight = 9"),
+    (DatabaseRole.TENANT, "UPDATE usage SET jobs = 0"),
+    *[(role, "ALTER TABLE jobs DISABLE ROW LEVEL SECURITY") for role in DatabaseRole],
+    *[(role, "TRUNCATE jobs") for role in DatabaseRole],
+    *[(role, "CREATE TABLE mine (one int)") for role in DatabaseRole],
+    *[(role, "INSERT INTO job_count_keys VALUES (1, '', '')") for role in DatabaseRole],
 ]
 
 
-@pytest.mark.parametrize("role", Role)
-def test_a_role_can_do_nothing_else(engine: Engine, role: Role) -> None:
+@pytest.mark.parametrize("role", DatabaseRole)
+def test_a_role_can_do_nothing_else(engine: Engine, role: DatabaseRole) -> None:
     for sql in [sql for of, sql in REFUSED if of is role]:
         with in_role(role), pytest.raises(ProgrammingError, match=NOT_ALLOWED):
             execute(engine, sql, {})
@@ -228,7 +228,7 @@ def test_a_tenant_sees_and_changes_its_own_rows_of_every_table(
             assert execute(unlimited, f"DELETE FROM {table} WHERE {whose.format(2)}", {}) == 0
             with pytest.raises(ProgrammingError, match="row-level security"):
                 insert_copy(unlimited, table, whose)
-        with in_role(Role.TENANT):  # and no tenant is set
+        with in_role(DatabaseRole.TENANT):  # and no tenant is set
             common = "tenant_id <> 0" if whose == "tenant_id = {}" else "true"
             assert not fetch(unlimited, f"SELECT FROM {table} WHERE {common}"), table
         assert count(unlimited, table, whose, 2), f"{table}: deleted"
@@ -290,11 +290,11 @@ def who(engine: Engine) -> Any:
 
 def test_a_pooled_connection_is_never_left_in_another_role(database_url: str) -> None:
     settings = DatabaseSettings(database_url=database_url, db_pool_size=1, db_statement_seconds=1.0)
-    engine = open_engine(settings, role=Role.API)
-    plain = (Role.API, None)
+    engine = open_engine(settings, role=DatabaseRole.API)
+    plain = (DatabaseRole.API, None)
     assert who(engine) == plain
     with tenant_scope(7):
-        assert who(engine) == (Role.TENANT, "7")
+        assert who(engine) == (DatabaseRole.TENANT, "7")
         with every_tenant():
             assert who(engine) == plain
         with pytest.raises(ProgrammingError):
@@ -304,8 +304,8 @@ def test_a_pooled_connection_is_never_left_in_another_role(database_url: str) ->
         fetch(engine, "SELECT pg_sleep(3)")
     assert who(engine) == plain
     with tenant_scope(7), transaction(engine) as connection:
-        assert connection.exec_driver_sql("SELECT current_user").scalar() == Role.TENANT
-        assert connection.exec_driver_sql("SELECT current_user").scalar() == Role.TENANT
+        assert connection.exec_driver_sql("SELECT current_user").scalar() == DatabaseRole.TENANT
+        assert connection.exec_driver_sql("SELECT current_user").scalar() == DatabaseRole.TENANT
     assert who(engine) == plain
     with tenant_scope(7), pytest.raises(ProgrammingError), transaction(engine) as connection:
         connection.exec_driver_sql("SELECT nonsense")
@@ -317,14 +317,14 @@ def test_a_login_without_the_roles_is_told_what_to_do(database_url: str, engine:
     execute(engine, "DROP ROLE IF EXISTS newcomer", {})
     execute(engine, "CREATE ROLE newcomer LOGIN NOINHERIT", {})
     url = database_url.replace("postgres@", "newcomer@")
-    newcomer = open_engine(DatabaseSettings(database_url=url), role=Role.WORKER)
+    newcomer = open_engine(DatabaseSettings(database_url=url), role=DatabaseRole.WORKER)
     needed = "GRANT fairline_api, fairline_scheduler, fairline_worker, fairline_tenant TO newcomer"
     with pytest.raises(StateStoreUnavailable, match=needed):
         fetch(newcomer, "SELECT 1")
     execute(engine, needed, {})
-    assert who(newcomer)[0] == Role.WORKER
+    assert who(newcomer)[0] == DatabaseRole.WORKER
     with pytest.raises(ProgrammingError, match="permission denied"):
         fetch(open_engine(DatabaseSettings(database_url=url)), "SELECT FROM jobs")
     newcomer.dispose()
-    execute(engine, f"REVOKE {', '.join(Role)} FROM newcomer", {})
+    execute(engine, f"REVOKE {', '.join(DatabaseRole)} FROM newcomer", {})
     execute(engine, "DROP ROLE newcomer", {})
