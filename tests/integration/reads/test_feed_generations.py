@@ -22,6 +22,7 @@ from app.stack.postgres import DATABASE, INSTALL, PORT, SUPERUSER, EmbeddedPostg
 from app.stack.services import running
 from models.settings import DatabaseSettings
 from models.store.errors import StateStoreUnavailable
+from models.store.roles import DatabaseRole
 from models.store.session import open_engine, transaction
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.event_rows import announce, bring, end, end_in
@@ -158,6 +159,8 @@ def restore(source: Engine, target: Postgres, name: str = DATABASE) -> Engine:
     for server in (dump, load):
         server[0] = str(INSTALL / "bin" / server[0])
     dumped = subprocess.run(dump, check=True, capture_output=True).stdout
+    roles = "".join(f"CREATE ROLE {role};" for role in DatabaseRole).encode()
+    dumped = roles + dumped  # they are the server's, not the database's
     subprocess.run([*load, "-U", SUPERUSER, name], input=dumped, check=True, capture_output=True)
     return open_engine(DatabaseSettings(database_url=target.service.url(name), db_pool_size=5))
 

@@ -169,7 +169,8 @@ def test_callers_without_a_key_are_refused_unless_a_tenant_is_named() -> None:
 
 
 def test_addresses_and_passwords_agree_between_services() -> None:
-    compose = read_compose({"POSTGRES_PASSWORD": "one", "RABBITMQ_PASSWORD": "two"})
+    given = {"POSTGRES_PASSWORD": "one", "RABBITMQ_PASSWORD": "two", "POSTGRES_APP_PASSWORD": "own"}
+    compose = read_compose(given)
     postgres = compose["services"]["postgres"]["environment"]
     rabbitmq = compose["services"]["rabbitmq"]["environment"]
     for name in OUR_OWN:
@@ -177,8 +178,13 @@ def test_addresses_and_passwords_agree_between_services() -> None:
         database = urlsplit(environment["FAIRLINE_DATABASE_URL"])
         assert database.scheme == "postgresql+psycopg2"
         assert (database.hostname, database.port) == ("postgres", 5432)
-        assert database.username == postgres["POSTGRES_USER"]
-        assert database.password == postgres["POSTGRES_PASSWORD"] == "one"
+        assert (database.username, database.password) == ("fairline_app", "own")
+        if name == "migrate":
+            owner = urlsplit(environment["FAIRLINE_OWNER_DATABASE_URL"])
+            assert owner.username == postgres["POSTGRES_USER"] != database.username
+            assert owner.password == postgres["POSTGRES_PASSWORD"] == "one"
+        else:
+            assert "FAIRLINE_OWNER_DATABASE_URL" not in environment
         assert database.path == f"/{postgres['POSTGRES_DB']}"
         broker = urlsplit(environment["FAIRLINE_BROKER_URL"])
         assert (broker.hostname, broker.port) == ("rabbitmq", 5672)
