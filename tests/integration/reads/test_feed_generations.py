@@ -159,7 +159,9 @@ def restore(source: Engine, target: Postgres, name: str = DATABASE) -> Engine:
     for server in (dump, load):
         server[0] = str(INSTALL / "bin" / server[0])
     dumped = subprocess.run(dump, check=True, capture_output=True).stdout
-    roles = "".join(f"CREATE ROLE {role};" for role in DatabaseRole).encode()
+    create = "IF to_regrole('{0}') IS NULL THEN CREATE ROLE {0}; END IF;"
+    created = " ".join(create.format(role) for role in DatabaseRole)
+    roles = f"DO $$ BEGIN {created} END $$;".encode()
     dumped = roles + dumped  # they are the server's, not the database's
     subprocess.run([*load, "-U", SUPERUSER, name], input=dumped, check=True, capture_output=True)
     return open_engine(DatabaseSettings(database_url=target.service.url(name), db_pool_size=5))
