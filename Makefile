@@ -4,10 +4,10 @@
 .DEFAULT_GOAL := help
 .PHONY: help up down status demo test test-unit test-long lint bench bench-dispatch bench-snapshot lab bench-console pictures chaos \
 	upgrade-test restarts bare-test compose-test quorum-test cluster chaos-cluster cluster-status cluster-down cluster-test \
-	cluster-packages sbom audit clean venv venv-dev broker browser faketime prometheus mmdebstrap
+	cluster-packages sbom hashes audit clean venv venv-dev broker browser faketime prometheus mmdebstrap
 
 # Variables on the command line: one that is misspelled would be ignored without a word.
-VARIABLES = QUICK MINUTES COUNT SEED EACH FULL CLUSTER KEEP CI PYTHON SHELL RABBITMQ CLUSTER_HOME \
+VARIABLES = QUICK MINUTES COUNT SEED EACH FULL CLUSTER KEEP CI PYTHON SHELL RABBITMQ CLUSTER_HOME HASHES \
 	$(shell sed -n 's/^\#\([A-Z_]*\)=.*/\1/p' .env.example 2>/dev/null)
 PREFIXES := WORKERS_% PIP_% OTEL_% AWS_% ANTHROPIC_%
 GIVEN := $(strip $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name))))
@@ -34,6 +34,7 @@ help: ## list the targets
 	@echo "  WORKERS_SHORT, WORKERS_MEDIUM, WORKERS_LONG, BROKER=auto|rabbitmq|filesystem,"
 	@echo "  AUTOSCALE=1, SLICES=\"medium.reserved.acme=2 medium.free=1\","
 	@echo "  QUEUE_TYPE=classic|quorum; RABBITMQ=… is the folder of another rabbitmq-server."
+	@echo "  HASHES=0 installs packages of an index that has built them anew."
 	@echo "  chaos and the tests take QUEUE_TYPE and RABBITMQ too."
 
 up: venv $(if $(filter rabbitmq,$(BROKER)),broker) ## run the whole stack in the foreground; Ctrl-C stops it
@@ -72,6 +73,11 @@ lint: venv-dev ## check style and types
 
 sbom: venv ## write the bill of materials, sbom.cdx.json, and the licences of the dependencies, docs/licences.md
 	@$(PY) -m app.stack.sbom
+
+# A new pin has no hash yet, or that of the version before.
+hashes: export HASHES := 0
+hashes: venv-dev ## after a change of pins: write the hashes of their files, as the package index has them, into requirements*.txt
+	@$(PY) -m app.stack.hashes
 
 # Every package is pinned, so there is nothing to resolve.
 audit: venv-dev ## look for known vulnerabilities in the pinned packages, with pip-audit from the network

@@ -8,15 +8,24 @@ from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, field_validator, model_validator
+from pydantic import (
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 
 from app.broker_url import node_urls
 from app.policy.local_callers import why_not_listen
 from app.policy.scaling import SETTABLE, policy_of
+from app.policy.secure_urls import why_not_secure
 from models.database_url import standby_url
 from models.pools import POOLS
-from models.settings import read_settings
+from models.settings import PREFIX, read_settings
 from tasks.config import TaskSettings
 from tasks.retry.guards import THROTTLE_CRASHES
 
@@ -53,6 +62,19 @@ class Settings(TaskSettings):
     #: anything, and at most.
     session_idle_minutes: float = Field(default=60.0, ge=1)
     session_hours: float = Field(default=12.0, gt=0)
+    #: Where browsers reach the console, as ``https://fair.example.com``: where a provider of OpenID
+    #: Connect sends them back to.
+    public_url: str = ""
+    #: Provider of OpenID Connect that operators may sign in with; empty: by key only.
+    oidc_issuer: str = ""
+    oidc_client_id: str = ""
+    #: Empty: a public client.
+    oidc_client_secret: SecretStr = SecretStr("")
+    #: The claim of the ID token that decides who may sign in; of ``email`` only verified ones.
+    oidc_claim: str = Field(default="groups", min_length=1)
+    #: Its values that make somebody an operator, or one who may only read; comma-separated.
+    oidc_operators: str = ""
+    oidc_readers: str = ""
     #: URL of Flower for links in the console; empty: no links.
     flower_url: str = ""
     #: Tasks per second and worker that Flower shows one by one; it counts those beyond. As many
@@ -103,6 +125,15 @@ class Settings(TaskSettings):
     #: no limit. The burst that goes with it; 0: one second's worth.
     submit_per_second: float | None = Field(default=None, ge=0)
     submit_burst: float = Field(default=0.0, ge=0)
+    #: Other requests per second of every tenant to one API process, instead of its tier's, unless
+    #: it has its own; 0: no limit.
+    requests_per_second: float | None = Field(default=None, ge=0)
+    #: Idempotency keys that are kept of every tenant without a limit of its own, instead of its
+    #: tier's; 0: no limit.
+    idempotency_keys: int | None = Field(default=None, ge=0)
+    #: Bytes in the blob store of every tenant without a limit of its own, instead of its tier's; 0:
+    #: no limit.
+    blob_bytes: int | None = Field(default=None, ge=0)
     #: Jobs of a tenant that may wait in a pool.
     queue_depth: int = Field(default=10_000_000, ge=0)
     #: Largest request body.
@@ -130,7 +161,23 @@ class Settings(TaskSettings):
         node_urls(url)
         return url
 
-    @field_validator("submit_per_second", mode="before")
+    @field_validator("public_url", "oidc_issuer")
+    @classmethod
+    def _secure(cls, url: str) -> str:
+        if url and (problem := why_not_secure(url)):
+            raise ValueError(problem)
+        return url
+
+    @field_validator("public_url")
+    @classmethod
+    def _without_path(cls, url: str) -> str:
+        if urlsplit(url).path.rstrip("/"):
+            raise ValueError("must have no path: the console is at the root")
+        return url.rstrip("/")
+
+    @field_validator(
+        "submit_per_second", "requests_per_second", "idempotency_keys", "blob_bytes", mode="before"
+    )
     @classmethod
     def _empty_is_unset(cls, value: Any) -> Any:
         return None if value == "" else value
@@ -162,6 +209,20 @@ class Settings(TaskSettings):
                 raise ValueError(f"the scaling of {pool}: {error}") from error
         return self
 
+    @model_validator(mode="after")
+    def _oidc_complete(self) -> Self:
+        if not self.oidc_issuer:
+            return self
+        for name in ("public_url", "oidc_client_id"):
+            if not getattr(self, name):
+                raise ValueError(f"FAIRLINE_OIDC_ISSUER needs {PREFIX}{name.upper()} too")
+        if not (names_in(self.oidc_operators) or names_in(self.oidc_readers)):
+            raise ValueError(
+                "FAIRLINE_OIDC_ISSUER needs FAIRLINE_OIDC_OPERATORS or FAIRLINE_OIDC_READERS too:"
+                " nobody else may sign in with it"
+            )
+        return self
+
     def check_addresses(self, hosts: Iterable[str]) -> None:
         """Exit if the API would listen where others reach it while callers need no key."""
         problem = why_not_listen(
@@ -175,16 +236,20 @@ class Settings(TaskSettings):
 
     @property
     def served_pool_names(self) -> tuple[str, ...]:
-        return tuple(name.strip() for name in self.served_pools.split(",") if name.strip())
+        return names_in(self.served_pools)
 
     @property
     def submission_limits(self) -> dict[str, Any]:
-        """The default limits of tenants, as :class:`app.admission.gate.SubmissionLimits` takes
-        them."""
+        """The default limits of tenants, as :mod:`app.admission.submission_limits` takes them."""
         return {
             "per_second": self.submit_per_second,
             "burst": self.submit_burst,
             "queue_depth": self.queue_depth,
+            "bounds": {
+                "requests_per_second": self.requests_per_second,
+                "idempotency_keys": self.idempotency_keys,
+                "blob_bytes": self.blob_bytes,
+            },
         }
 
     @property
@@ -212,6 +277,11 @@ class Settings(TaskSettings):
             "control_folder": str(control),
             "polling_interval": 0.02,
         }
+
+
+def names_in(listed: str) -> tuple[str, ...]:
+    """The names of a comma-separated list."""
+    return tuple(name.strip() for name in listed.split(",") if name.strip())
 
 
 @cache

@@ -118,6 +118,18 @@ class QueueDepthExceeded(Refused, code="TENANT_QUEUE_DEPTH_EXCEEDED"):
     """The tenant has reached its limit of waiting jobs."""
 
 
+class IdempotencyKeysExceeded(Refused, code="TENANT_IDEMPOTENCY_KEYS_EXCEEDED"):
+    """The tenant has reached its limit of idempotency keys."""
+
+
+class BlobBytesExceeded(Refused, code="TENANT_BLOB_BYTES_EXCEEDED"):
+    """The tenant has reached its limit of bytes in the blob store."""
+
+
+class RequestRateExceeded(Refused, code="TENANT_REQUEST_RATE_EXCEEDED"):
+    """The tenant exceeded its rate of requests other than submissions."""
+
+
 class NotFound(FairlineError, code="NOT_FOUND"):
     """It does not exist, or it does not belong to you."""
 

@@ -13,9 +13,11 @@ from typing import Any
 
 import flower.app  # type: ignore[import-untyped]  # no types
 from tornado.httputil import HTTPServerRequest
+from tornado.options import options
 from tornado.web import RequestHandler
 
 from app.policy.local_callers import is_loopback, why_not_local
+from models.secret_files import read_secret
 
 LOOPBACK = "127.0.0.1"
 #: Says that the process is alive, and nothing else.
@@ -70,6 +72,14 @@ def wsgi_names(request: HTTPServerRequest) -> dict[str, Any]:
     """The address, protocol and headers of a request, as WSGI names them."""
     headers = {f"HTTP_{name.upper().replace('-', '_')}": v for name, v in request.headers.items()}
     return {"REMOTE_ADDR": request.remote_ip, "SERVER_PROTOCOL": request.version, **headers}
+
+
+def read_secret_options() -> None:
+    """Take options with passwords from files unless they are set: see `models.secret_files`."""
+    if not options.basic_auth and (logins := read_secret("FLOWER_BASIC_AUTH")):
+        options.basic_auth = logins.split(",")
+    if not options.broker_api and (url := read_secret("FLOWER_BROKER_API")):
+        options.broker_api = url
 
 
 def protect_flower() -> None:

@@ -23,8 +23,14 @@ TURN_SECONDS = 0.2
 #: The revision that a database which is at 0020 has before it: that is always the last one, and
 #: others were put in front of it, in groups. Null: all of them were made.
 MADE_BEFORE = """
-    SELECT CASE WHEN EXISTS (SELECT FROM pg_policy WHERE polrelid = to_regclass('sessions'))
+    SELECT CASE WHEN EXISTS (SELECT FROM pg_policy WHERE polrelid = to_regclass('blob_counts'))
                 THEN NULL
+                WHEN EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('tenants')
+                                AND attname = 'requests_per_second' AND NOT attisdropped)
+                THEN '0025'
+                WHEN EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('sessions')
+                                AND attname = 'subject' AND NOT attisdropped)
+                THEN '0024'
                 WHEN to_regclass('sessions') IS NOT NULL THEN '0022'
                 WHEN EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('tenants')
                                               AND attname = 'types' AND NOT attisdropped)
@@ -49,7 +55,7 @@ def take_turn(connection: Connection) -> None:
 def renumber(connection: Connection) -> None:
     """Take back revision 0020 in a database that had it before others were put in front of it.
 
-    It was 0012 when it followed 0011; later it followed 0015, then 0019.
+    It was 0012 when it followed 0011; later it followed 0015, 0019, 0022, 0024, then 0025.
     """
     migration = MigrationContext.configure(connection, opts={"script": context.script})
     current = migration.get_current_revision()

@@ -12,7 +12,6 @@ ping` takes ten times that and asks everybody.
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import socket
 import sys
@@ -23,6 +22,7 @@ import psycopg2
 from psycopg2.extensions import parse_dsn
 
 from models.database_url import CONNECT_SECONDS, connect_arguments, normal_url
+from models.secret_files import read_secret
 from models.store.roles import DatabaseRole, role_option
 
 #: Probes have 15 s: a database that does not answer is found out before that.
@@ -74,7 +74,7 @@ def connection_of(url: str) -> dict[str, Any]:
 
 def read_reports(kind: str, queue: str | None) -> Reports:
     """Ask the database, as long as that may take."""
-    arguments = connection_of(os.environ["FAIRLINE_DATABASE_URL"])
+    arguments = connection_of(read_secret("FAIRLINE_DATABASE_URL"))
     arguments["options"] = role_option(DatabaseRole(f"fairline_{kind}"))
     asked = {"kind": kind, "host": f"@{socket.gethostname()}:", "queue": queue}
     with (

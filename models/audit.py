@@ -41,6 +41,8 @@ class Act(StrEnum):
     TENANT_DELETE = "tenant.delete"
     KEY_ISSUE = "key.issue"
     KEY_REVOKE = "key.revoke"
+    #: Somebody signed in to pages.
+    SESSION_BEGIN = "session.begin"
     QUOTA_DECLARE = "quota.declare"
     QUOTA_CLEAR = "quota.clear"
     SCHEDULE_CREATE = "schedule.create"
@@ -73,6 +75,8 @@ class Actor:
     acts: Collection[Act]
     address: str | None = None
     request_id: str | None = None
+    #: Of somebody without a key, whose name is read from its row.
+    name: str | None = None
 
 
 class UndeclaredAct(RuntimeError):
@@ -85,8 +89,8 @@ RECORD = """
     INSERT INTO audit_log (via, who, who_name, role, tenant, what, target, before, after, address,
                            request_id)
     VALUES (%(via)s, %(who)s,
-            CASE WHEN %(via)s <> 'command line'
-                 THEN (SELECT name FROM api_keys WHERE id = %(who)s) END,
+            coalesce(%(name)s, CASE WHEN %(via)s <> 'command line'
+                               THEN (SELECT name FROM api_keys WHERE id = %(who)s) END),
             %(role)s,
             coalesce(%(tenant)s, (SELECT name FROM tenants WHERE id = %(tenant_id)s::bigint)),
             %(what)s, %(target)s, %(before)s::jsonb, %(after)s::jsonb, %(address)s, %(request_id)s)
@@ -156,6 +160,7 @@ def row_of(
     return {
         "via": actor.via,
         "who": actor.who,
+        "name": actor.name,
         "role": actor.role,
         "tenant": tenant if isinstance(tenant, str) else None,
         "tenant_id": tenant if isinstance(tenant, int) else None,

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from sqlalchemy import Engine
 
 from models.jobs.states import JobStatus
+from models.store.prepared import PreparedStatement
 from models.store.session import connect, transaction
 from models.store.writers import read_writers
 
@@ -44,6 +45,7 @@ READ_DRAWN = f"""
            (SELECT last_value - (NOT is_called)::int FROM job_count_deltas_id_seq) AS delta,
            (SELECT last_value - (NOT is_called)::int FROM arrivals_id_seq) AS arrival
 """
+PREPARED = PreparedStatement("read_drawn", READ_DRAWN)
 FIRST_DELTA = "SELECT id FROM job_count_deltas ORDER BY id LIMIT 1"
 TAKE_LOCK = "SELECT pg_try_advisory_xact_lock(%(lock)s)"
 
@@ -137,7 +139,7 @@ class CountFolder:
     def _look(self) -> None:
         """See how far transactions have ended."""
         with connect(self._engine) as connection:
-            drawn = Drawn(*connection.exec_driver_sql(READ_DRAWN).one())
+            drawn = Drawn(*PREPARED.execute(connection, {}).one())
             # Afterwards: who drew a number before is among them, or has ended. They write their
             # deltas first and then their arrivals, and draw the numbers with the lock held.
             writers = read_writers(connection, "job_count_deltas")

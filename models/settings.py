@@ -24,6 +24,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from models.database_url import normal_url
+from models.secret_files import secrets_folder
 
 S = TypeVar("S", bound=BaseSettings)
 
@@ -93,7 +94,9 @@ class Pool(BaseModel):
 class DatabaseSettings(BaseSettings):
     """What every process needs: how to reach PostgreSQL, and which pools there are."""
 
-    model_config = SettingsConfigDict(env_prefix="FAIRLINE_", env_file=".env", extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_file=".env", secrets_dir=secrets_folder(), extra="ignore"
+    )
 
     #: SQLAlchemy URL; plain ``postgresql://`` would mean psycopg 3 in SQLAlchemy 2.1. May name
     #: several servers, ``…@a:5432,b:5433/db``: the one that takes writes is used.

@@ -58,6 +58,11 @@ class TallyKind(StrEnum):
     #: By tenant: jobs submitted, made by schedules or replayed; the amount is not used. Spikes are
     #: found by a day of them.
     SUBMISSION = "submission", 3600, 26
+    #: By tenant: idempotency keys that were made; the amount is the same number. Kept for as long
+    #: as keys are, if that is longer.
+    IDEMPOTENCY_KEY = "idempotency_key", 3600, 26
+    #: By tenant: payloads that went to the blob store, and their bytes.
+    STORED_BLOB = "stored_blob", 300, 26
     #: By job type: runs, and those above the time bound of their pool.
     VIOLATION = "violation", 60
     #: By tenant and pool, see ``crash_name``: workers lost to jobs that had lost two before, and
@@ -153,6 +158,8 @@ class Tallies:
     def __init__(self) -> None:
         self._counting = threading.Lock()
         self._counts: Counts = {}
+        #: On their way to the table.
+        self._writing: Counts = {}
 
     def add_all(self, counts: Iterable[Count]) -> None:
         """Add several counts under one lock: every run has some."""
@@ -160,13 +167,15 @@ class Tallies:
             add_up(self._counts, counts)
 
     def unwritten(self, kind: TallyKind, name: str) -> tuple[int, int]:
-        """What the table does not have yet."""
+        """What the table may not have yet."""
         with self._counting:
-            return self._counts.get((kind, name), (0, 0))
+            total, amount = self._counts.get((kind, name), (0, 0))
+            writing = self._writing.get((kind, name), (0, 0))
+        return total + writing[0], amount + writing[1]
 
     def write(self, engine: Engine) -> None:
         """Move the counts to the table; they stay here if it is away."""
-        counts = self.take()
+        counts = self._writing = self.take()
         try:
             add_tallies(engine, counts.items())
         except StateStoreUnavailable:
@@ -175,6 +184,8 @@ class Tallies:
         except Exception:
             # Counts that the table will not have are dropped: heartbeats come behind them.
             logger.exception("could not write %s", list(counts))
+        finally:
+            self._writing = {}
 
     def take(self) -> Counts:
         """The counts, which are the caller's now; of very many tenants some stay for later."""

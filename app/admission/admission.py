@@ -127,6 +127,8 @@ class Admission:
                     self._express.post(express_dispatch(item))
             tenant = str(entry.submissions[0].tenant_id)
             counts.append(((TallyKind.SUBMISSION, tenant), (len(entry.submissions), 0)))
+            if entry.key is not None:
+                counts.append(((TallyKind.IDEMPOTENCY_KEY, tenant), (1, 1)))
             counts += handed_over(outcome.express)
         if slow or len(group) > MOST_EARLY:  # after a slow one, every job would have two messages
             self._early.forget()

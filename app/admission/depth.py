@@ -5,13 +5,15 @@ process remembers what it read and adds what it admitted since. It reads again a
 or sooner the closer the limit is: what other processes may have admitted meanwhile must not
 matter. So a limit may be passed by what arrives at other processes during one read. Reads of all
 tenants and pools that are due are one statement; far from the limit nobody waits for it.
+
+Other things of which a tenant may have a number are bounded in the same way: see ``read``.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, Engine
@@ -47,6 +49,7 @@ READ_WAITING = """
 
 #: A tenant and a pool.
 TenantQueue = tuple[int, str]
+ReadDepths = Callable[[Engine, Sequence[TenantQueue]], dict[TenantQueue, int]]
 
 
 @dataclass(slots=True)
@@ -67,9 +70,27 @@ class DepthReading:
 class Depth:
     """The queues that one process admits jobs to."""
 
-    def __init__(self, engine: Engine, timeout_seconds: float) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        timeout_seconds: float,
+        read: ReadDepths | None = None,
+        *,
+        fresh_seconds: float = FRESH_SECONDS,
+        others_per_second: float = OTHERS_PER_SECOND,
+        exact: bool = True,
+    ) -> None:
+        """``read``: how many there are of something else than waiting jobs.
+
+        ``exact``: whether it is read again before less than what was asked for is let in; else
+        that is known for a moment, as it is when there is no room at all.
+        """
         self._engine = engine
         self._timeout_seconds = timeout_seconds
+        self._read_depths = read or read_depths
+        self._fresh_seconds = fresh_seconds
+        self._others_per_second = others_per_second
+        self._exact = exact
         self._readings: dict[TenantQueue, DepthReading] = {}
         self._guard = threading.Lock()
         self._reads: GroupCommit[TenantQueue, int] = GroupCommit(self._read, name="depth")
@@ -106,9 +127,10 @@ class Depth:
             room = max(0, limit - reading.depth - reading.admitted)
             age = time.monotonic() - (reading.read_at or 0.0)
             if read is None:
-                most = (room - jobs) / OTHERS_PER_SECOND if room else REFUSE_SECONDS
-                if age > min(most, FRESH_SECONDS):
-                    if room - jobs < OTHERS_PER_SECOND * FRESH_SECONDS:
+                full = not room or (room < jobs and not self._exact)
+                most = REFUSE_SECONDS if full else (room - jobs) / self._others_per_second
+                if age > min(most, self._fresh_seconds):
+                    if room - jobs < self._others_per_second * self._fresh_seconds:
                         return None
                     # Nobody waits for it. If the store is away, admitting will fail.
                     if reading.refresh is None or reading.refresh.done:
@@ -133,7 +155,7 @@ class Depth:
         with self._guard:
             readings = {queue: self._reading(queue) for queue in queues}
             committed = {queue: of.admitted - of.pending for queue, of in readings.items()}
-        depths = read_depths(self._engine, queues)
+        depths = self._read_depths(self._engine, queues)
         with self._guard:
             for queue, depth in depths.items():
                 reading = self._reading(queue)

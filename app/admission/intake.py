@@ -8,7 +8,7 @@ where it is not.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from random import SystemRandom
@@ -25,7 +25,7 @@ from app.errors import (
     BlobStoreUnavailable,
     FieldError,
     IdempotencyKeyReused,
-    QueueDepthExceeded,
+    Refused,
     ValidationFailed,
     field_error,
     invalid_document,
@@ -42,6 +42,7 @@ from models.encryption.values import encrypt_blob
 from models.jobs.ids import new_id
 from models.jobs.submission import Admitted, IdempotencyKey, Submission
 from models.store.clock import DATABASE_CLOCK
+from models.tallies import TallyKind
 from tasks.jobs.score_application import ApplicationPayload
 from tasks.registry import JobType
 
@@ -160,42 +161,48 @@ def take_in(
 ) -> Admitted:
     """Make the submissions of one request durable, all of them or none."""
     submissions, gate = directed(services, tenant, submissions), services.gate
-    entered = gate.enter(tenant, submissions)
-    joined = entered.full is None
+    entered = gate.enter(tenant, submissions, key, blob_bytes_of(submissions))
+    joined = entered.refused is None
     try:
-        if entered.full is not None and not gate.repeats(tenant, key):
-            refused = gate.too_deep(tenant, entered.full)
-            gate.count(tenant, refused, len(submissions))
-            raise refused
+        if entered.refused is not None and not gate.repeats(tenant, key):
+            gate.count(tenant, entered.refused, len(submissions))
+            raise entered.refused
         admitted = make_durable(services, submissions, key)
         joined = not admitted.repeated
         return admitted
+    except IdempotencyKeyReused:
+        joined = False
+        raise
     finally:
-        gate.settle(tenant, entered, joined=joined)
+        gate.settle(entered, joined=joined)
 
 
 def take_what_fits(
     services: Intake, tenant: TenantProfile, submissions: Sequence[Submission]
-) -> tuple[Admitted, dict[str, QueueDepthExceeded]]:
-    """Make those durable, together, that their queues have room for; refuse the others by id."""
+) -> tuple[Admitted, dict[str, Refused]]:
+    """Make those durable, together, that there is room for; refuse the others by id."""
     submissions, gate = directed(services, tenant, submissions), services.gate
-    entered = gate.enter(tenant, submissions)
+    entered = gate.enter(tenant, submissions, blob_bytes=blob_bytes_of(submissions))
     try:
-        left, fitting = dict(entered.jobs), []
-        refused: dict[str, QueueDepthExceeded] = {}
+        left, left_bytes, fitting = dict(entered.jobs), entered.blob_bytes, []
+        refused: dict[str, Refused] = {}
         for item in submissions:
             left[item.pool] -= 1
-            if left[item.pool] >= 0:
-                fitting.append(item)
+            size = blob_bytes_of((item,))
+            if left[item.pool] < 0:
+                refused[item.id] = gate.too_deep(tenant, item.pool)
+            elif size > left_bytes:
+                refused[item.id] = gate.too_large(tenant)
             else:
-                refused[item.id] = last = gate.too_deep(tenant, item.pool)
-        if refused:
-            gate.count(tenant, last, len(refused))
-            if not fitting:
-                raise last
+                left_bytes -= size
+                fitting.append(item)
+        for error in refused.values():
+            gate.count(tenant, error)
+        if not fitting:
+            raise error
         return make_durable(services, fitting, None), refused
     finally:
-        gate.settle(tenant, entered)
+        gate.settle(entered)
 
 
 def make_durable(
@@ -203,6 +210,7 @@ def make_durable(
 ) -> Admitted:
     """Write the submissions of one request, together."""
     large = [item.id for item in submissions if is_large(item.payload)]
+    blob_bytes = blob_bytes_of(submissions) if large else 0
     if large:
         submissions = put_payloads(services.blobs, submissions, large)
     try:
@@ -212,6 +220,9 @@ def make_durable(
         raise
     if admitted.repeated:
         discard_payloads(services.blobs, large)
+    elif large:
+        counted = (TallyKind.STORED_BLOB, str(submissions[0].tenant_id)), (len(large), blob_bytes)
+        services.admission.tallies.add_all([counted])
     return admitted
 
 
@@ -224,6 +235,11 @@ def status_of(submission: Submission, admitted: Admitted) -> str:
 def is_large(payload: str) -> bool:
     """Whether a payload belongs into the blob store."""
     return len(payload) * CHARACTER_BYTES > INLINE_BYTES and len(payload.encode()) > INLINE_BYTES
+
+
+def blob_bytes_of(submissions: Iterable[Submission]) -> int:
+    """The bytes of the payloads that belong into the blob store."""
+    return sum(len(item.payload.encode()) for item in submissions if is_large(item.payload))
 
 
 def put_payloads(

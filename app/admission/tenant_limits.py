@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from sqlalchemy import Engine
 
 from app.admission.depth import TenantQueue, read_depths
-from app.admission.gate import DEPTH_RETRY_SECONDS, SubmissionLimits
+from app.admission.gate import DEPTH_RETRY_SECONDS
 from app.admission.rate import LEASE, TAKE, TokenRequest, lease_group
+from app.admission.submission_limits import SubmissionLimits
 from app.errors import QueueDepthExceeded, RateLimited, TenantSuspended
 from app.policy.rate_limit import Limit
 from app.tenants.tenant import TENANT_COLUMNS, TenantProfile, tenant_of

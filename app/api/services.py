@@ -14,6 +14,7 @@ from app.admission.intake import Intake
 if TYPE_CHECKING:
     from app.admission.tenant_limits import TenantLimits
     from app.api.auth.identity import CallerTenants
+    from app.api.auth.oidc import OidcClient
     from app.api.auth.visitors import Visitors
     from app.api.http.body import BodyLimits
     from app.api.http.refused import RefusedRequests
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from app.reads.events import Watch
     from app.reads.standby import StandbyReads
     from app.reads.views import Views
+    from app.tenants.operator_rules import OperatorRules
     from app.tenants.sessions import Sessions
     from app.tenants.tenant import TenantProfile
     from tasks.registry import JobType
@@ -40,6 +42,9 @@ class Services(Intake):
     #: Callers of pages.
     visitors: Visitors
     sessions: Sessions
+    #: The provider that operators may sign in with, and which of its users; None: by key only.
+    oidc: OidcClient | None
+    operator_rules: OperatorRules | None
     body_limits: BodyLimits
     #: 401, 403 and 429, for the audit log.
     refused: RefusedRequests

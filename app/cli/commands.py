@@ -80,7 +80,7 @@ def migrate(tenant: str | None, operator_key: Path | None, expand: bool, back: s
     stop = expand and before is not None
     command.upgrade(config, last_expanding(config) if stop else "head")
     record_migration(engine, before)
-    keep_login(engine, settings().database_url)
+    keep_login(engine, settings())
     if tenant is not None:
         ensure_tenant(engine, tenant, Change({"tier_limits": False}))
     if operator_key is not None:
@@ -145,8 +145,8 @@ def show_demo(count: int, url: str | None, picture: str | None) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def replay_dead_letters(job_type: str | None, tenant: str | None, yes: bool) -> None:
     """Queue dead letters again, with attempts reset."""
-    from app.admission.gate import SubmissionLimits
     from app.admission.replays import replay
+    from app.admission.submission_limits import SubmissionLimits
     from app.admission.tenant_limits import TenantLimits
     from app.config import settings
     from app.errors import Conflict, Forbidden

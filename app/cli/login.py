@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from models.store.errors import StateStoreUnavailable
 from models.store.roles import DatabaseRole
-from models.store.session import open_engine, transaction
+from models.store.session import connect, open_engine, transaction
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
+
+    from models.settings import DatabaseSettings
 
 #: What is missing: the login, or roles that it may not take on.
 READ_MISSING = """
@@ -34,24 +37,42 @@ def owner_database() -> Engine:
     )
 
 
-def keep_login(engine: Engine, database_url: str) -> None:
-    """Make the login of a URL, with its password, unless it is there; let it take on the roles."""
+def keep_login(engine: Engine, settings: DatabaseSettings) -> None:
+    """Make the login of the settings unless it is there; let it take on the roles.
+
+    It gets the password of its URL: also later, once it can take them on and its own is refused.
+    """
     from psycopg2.extensions import encrypt_password, quote_ident
     from sqlalchemy import make_url
 
-    url = make_url(database_url)
+    url = make_url(settings.database_url)
     if url.username is None or url.username == engine.url.username:
         return
+    refused = url.password is not None and is_refused(settings)
     with transaction(engine) as connection:
         asked = {"login": url.username, "roles": list(DatabaseRole)}
         missing = connection.exec_driver_sql(READ_MISSING, asked).one()
         driver = connection.connection.driver_connection
+        password = ""
+        if url.password is not None:
+            # Not readable in the server's log.
+            word = encrypt_password(str(url.password), url.username, driver, "scram-sha-256")
+            password = f" PASSWORD '{word}'"
         if missing.login:
-            create = f"CREATE ROLE {missing.name} LOGIN NOINHERIT"
-            if url.password is not None:
-                # Not readable in the server's log.
-                word = encrypt_password(str(url.password), url.username, driver, "scram-sha-256")
-                create += f" PASSWORD '{word}'"
-            connection.exec_driver_sql(create)
+            connection.exec_driver_sql(f"CREATE ROLE {missing.name} LOGIN NOINHERIT{password}")
+        elif refused and not missing.roles:  # else it may be somebody else's
+            connection.exec_driver_sql(f"ALTER ROLE {missing.name}{password}")
         for role in missing.roles:
             connection.exec_driver_sql(f"GRANT {quote_ident(role, driver)} TO {missing.name}")
+
+
+def is_refused(settings: DatabaseSettings) -> bool:
+    """Whether the server refuses the password of the URL."""
+    engine = open_engine(settings, process="cli")
+    try:
+        with connect(engine):
+            return False
+    except StateStoreUnavailable as error:
+        return "password authentication failed" in str(error)
+    finally:
+        engine.dispose()

@@ -15,7 +15,7 @@ from app.policy.fairshare.tiers import Tier, entitlement_of
 from app.tenants import changes, suspension
 from app.tenants.listing import list_tenants
 from app.tenants.tenant import TIERS, TenantProfile
-from app.tenants.terms import Change
+from app.tenants.terms import WHOLE, Change
 from models.audit import Act
 from models.store.roles import DatabaseRole
 from models.store.session import connect, open_engine
@@ -37,9 +37,12 @@ class Amount(click.ParamType[float | None]):
 
     name = "number"
 
+    def __init__(self, kind: type[float] | type[int] = float) -> None:
+        self._kind = kind
+
     def convert(self, value: Any, param: Any, ctx: Any) -> float | None:
         try:
-            return None if value == "none" else float(value)
+            return None if value == "none" else self._kind(value)
         except (TypeError, ValueError):
             self.fail(f"{value!r} is neither a number nor none", param, ctx)
 
@@ -78,6 +81,12 @@ FIELDS = (
     ("--rate", "submit_per_second", "Submissions per second."),
     ("--burst", "submit_burst", "Submissions at once, above the rate."),
 )
+#: The same of what else it may do or have.
+BOUND_FIELDS = (
+    ("--requests", "requests_per_second", "Other requests per second to each API process."),
+    ("--keys", "idempotency_keys", "Most idempotency keys that are kept."),
+    ("--blob-bytes", "blob_bytes", "Most bytes in the blob store."),
+)
 #: Option, field and help of what is stored in ``tenant_limits``.
 LIMITS = (
     ("--cap", "in_flight", "Most jobs in flight in a pool: medium=20."),
@@ -96,7 +105,7 @@ def terms(command: Callable[..., Any]) -> Callable[..., Any]:
             fields["tier_limits"] = tier_limits
         limits: dict[str, dict[str, int | None]] = {}
         asked = click.get_current_context().get_parameter_source
-        for name in (*(name for _, name, _ in FIELDS), "types"):
+        for name in (*(name for _, name, _ in (*FIELDS, *BOUND_FIELDS)), "types"):
             value = given.pop(name)
             if asked(name) is not click.core.ParameterSource.DEFAULT:
                 fields[name] = value
@@ -108,8 +117,9 @@ def terms(command: Callable[..., Any]) -> Callable[..., Any]:
     decorated: Callable[..., Any] = run
     for option, name, text in reversed(LIMITS):
         decorated = click.option(option, name, type=OfPool(), multiple=True, help=text)(decorated)
-    for option, name, text in reversed(FIELDS):
-        decorated = click.option(option, name, type=Amount(), help=text)(decorated)
+    for option, name, text in reversed((*FIELDS, *BOUND_FIELDS)):
+        kind = Amount(int if name in WHOLE else float)
+        decorated = click.option(option, name, type=kind, help=text)(decorated)
     types_help = "The only job types it may submit: score_application,greet; none: all."
     decorated = click.option("--types", type=Types(), help=types_help)(decorated)
     switch = "Whether the limits of its tier hold where it has none of its own; new tenants: yes."
@@ -189,7 +199,7 @@ def show_tenants() -> None:
 
 def show_terms(tenant: TenantProfile) -> None:
     """A tenant's terms, with a warning about what has no effect."""
-    from app.admission.gate import SubmissionLimits
+    from app.admission.submission_limits import SubmissionLimits
     from app.config import settings
 
     click.echo(described(tenant))
@@ -217,6 +227,11 @@ def described(tenant: TenantProfile) -> str:
 def limits_text(tenant: TenantProfile) -> str:
     """Limits as the options name them, and whether it is suspended."""
     standing = {"being deleted": tenant.deleting, "suspended": tenant.suspended}
+    bounds = [
+        f"{option.removeprefix('--')} {cell(amount)}"
+        for option, name, _ in BOUND_FIELDS
+        if (amount := getattr(tenant, name)) is not None
+    ]
     limits = [
         f"{option.removeprefix('--')} {pool}={amount}"
         for pool, limits in sorted(tenant.limits.items())
@@ -225,7 +240,7 @@ def limits_text(tenant: TenantProfile) -> str:
     ]
     if tenant.types is not None:
         limits.append(f"types {','.join(tenant.types) or 'none at all'}")
-    return ", ".join([*[word for word, holds in standing.items() if holds][:1], *limits])
+    return ", ".join([*[word for word, holds in standing.items() if holds][:1], *bounds, *limits])
 
 
 def weight_text(tenant: TenantProfile) -> str:

@@ -1,4 +1,7 @@
-"""Signing in and out: a key is exchanged for a session, whose token is in a cookie."""
+"""Signing in and out: a key is exchanged for a session, whose token is in a cookie.
+
+Signing in by OpenID Connect is in :mod:`app.console.oidc`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from http import HTTPStatus
 from flask import Response, current_app, redirect, render_template, request
 from werkzeug.wrappers import Response as AnyResponse
 
-from app.api.auth.access import Access
+from app.api.auth.access import Access, actor_of
 from app.api.auth.visitors import (
     HOST_PREFIX,
     OPERATOR_COOKIE,
@@ -19,15 +22,31 @@ from app.api.http.state import write_state
 from app.api.services import current_services
 from app.console.page import local, route
 from app.errors import Forbidden, Unauthenticated
+from app.log_ids import CALLER
+from app.tenants.directory import Caller
 from app.tenants.keys import presented
+from app.tenants.sessions import Owner
+from models.audit import Act, acting
+
+#: What signing in is recorded as.
+BEGINS = (Act.SESSION_BEGIN,)
 
 
 @route("GET", "/console/sign-in", Access.PUBLIC)
-def get_sign_in() -> str:
-    return render_template("console/sign-in.html", next=local(request.args.get("next", "/")))
+def get_sign_in() -> Response:
+    return sign_in_page(local(request.args.get("next", "/")))
 
 
-@route("POST", "/console/sign-in", Access.PUBLIC, ())
+def sign_in_page(
+    target: str, status: HTTPStatus = HTTPStatus.OK, *, key: str = "", provider: str = ""
+) -> Response:
+    """The page, perhaps with the reason why a key or a provider's user was refused."""
+    variables = {"next": target, "refused": key, "refused_by_provider": provider}
+    page = render_template("console/sign-in.html", oidc=current_services().oidc, **variables)
+    return Response(page, status)
+
+
+@route("POST", "/console/sign-in", Access.PUBLIC, BEGINS)
 def post_sign_in() -> AnyResponse:
     """Begin a session for the pages that the key gives access to."""
     refuse_other_sites()
@@ -38,19 +57,24 @@ def post_sign_in() -> AnyResponse:
         caller = current_services().visitors.of_key(key)
     except Unauthenticated as error:
         current_services().refused.note(error, request.environ)
-        page = render_template("console/sign-in.html", next=target, refused=error.detail)
-        return Response(page, HTTPStatus.UNAUTHORIZED)
+        return sign_in_page(target, HTTPStatus.UNAUTHORIZED, key=error.detail)
+    # A proxy may have terminated TLS; the Origin header still has the browser's scheme.
+    secure = request.is_secure or request.headers.get("Origin", "").startswith("https://")
+    return begin_session(caller, caller.key, target, secure=secure)
+
+
+def begin_session(caller: Caller, owner: Owner, target: str, *, secure: bool) -> AnyResponse:
+    """Sign in, and go on to a page that the caller may see."""
     if caller.tenant is None:
         cookie, target = OPERATOR_COOKIE, "/" if target.startswith("/tenant") else target
     else:
         cookie, target = TENANT_COOKIE, target if target.startswith("/tenant") else "/tenant"
-    with write_state():
-        sessions = current_services().sessions
+    request.environ[CALLER] = caller
+    sessions = current_services().sessions
+    with write_state(), acting(actor_of(request.environ, Access.CONSOLE, BEGINS)):
         sessions.end(sent_tokens(cookie))
-        token = sessions.begin(caller.key)
+        token = sessions.begin(owner, caller.tenant.name if caller.tenant else None)
     response = redirect(target, HTTPStatus.SEE_OTHER)
-    # A proxy may have terminated TLS; the Origin header still has the browser's scheme.
-    secure = request.is_secure or request.headers.get("Origin", "").startswith("https://")
     name = HOST_PREFIX + cookie if secure else cookie
     forget(response, cookie, kept=name)
     response.set_cookie(name, token, httponly=True, samesite="Lax", secure=secure)

@@ -15,6 +15,7 @@ from itertools import islice
 from sqlalchemy import Connection
 
 from models.jobs.lane_walk import head_walk
+from models.store.prepared import PreparedStatement
 
 #: Heads that one look goes over.
 MOST_HEADS = 1000
@@ -36,6 +37,7 @@ READ_WAITS = f"""{QUEUE_HEADS}
     FROM (SELECT * FROM head LIMIT {MOST_HEADS}) AS seen
     LEFT JOIN tenants AS tenant ON tenant.id = seen.tenant_id
 """
+PREPARED = PreparedStatement("read_waits", READ_WAITS)
 #: What is in flight on the shared workers: running jobs, all jobs of free accounts, and how long
 #: the oldest that does not run yet has waited in all.
 READ_FLIGHT = """
@@ -144,10 +146,8 @@ class QueueWatch:
 
     def oldest_seconds(self, connection: Connection, parked: Parked) -> float | None:
         """How long the oldest waits for a slot; None if none does."""
-        seen = connection.exec_driver_sql(
-            READ_WAITS,
-            {"pools": [self.pool], "after": [self.after], **parked.in_pool(self.pool)},
-        ).one()
+        asked = {"pools": [self.pool], "after": [self.after], **parked.in_pool(self.pool)}
+        seen = PREPARED.execute(connection, asked).one()
         self.found += [] if seen.since is None else [seen.since]
         oldest = min([*self.found, *self.before], default=None)
         if seen.heads < MOST_HEADS:

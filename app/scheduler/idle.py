@@ -12,6 +12,7 @@ from app.policy.idling import LONG_SECONDS, SHORT_SECONDS, pause_seconds
 from app.scheduler.role import TimedRole
 from models.jobs.promote import FIRST_SCHEDULED
 from models.pools import POOLS
+from models.store.prepared import PreparedStatement
 from models.store.session import fetch
 from models.wakeups import WakeupListener
 
@@ -25,6 +26,7 @@ READ_NEXT_DUE = f"""
         (SELECT next_at FROM schedules WHERE NOT paused ORDER BY next_at LIMIT 1)
     ) - now())::float8 AS seconds
 """
+PREPARED = PreparedStatement("read_next_due", READ_NEXT_DUE)
 
 
 class WorkLooks:
@@ -76,7 +78,7 @@ class WorkLooks:
         hears = self._listener.listening and not self._woken.is_set()
         # Without reading what is due: the pause will be short.
         if pause_seconds(hears=hears, quiet_seconds=quiet, due_in_seconds=None) > SHORT_SECONDS:
-            due = fetch(self._engine, READ_NEXT_DUE, {"pools": list(POOLS)})[0].seconds
+            due = fetch(self._engine, PREPARED, {"pools": list(POOLS)})[0].seconds
             seconds = pause_seconds(hears=hears, quiet_seconds=quiet, due_in_seconds=due)
             if seconds > SHORT_SECONDS:
                 self.idle = True

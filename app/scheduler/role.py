@@ -13,6 +13,7 @@ from sqlalchemy import Engine, Row
 
 from models.leadership import Leader, RoleLease
 from models.store.errors import StatementTooSlow, StateStoreError
+from models.store.prepared import PreparedStatement
 from models.store.session import execute, fetch
 
 logger = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class RoleQueries:
         self._engine = engine
         self._leader = leader
 
-    def _read(self, statement: str, **parameters: object) -> Sequence[Row[Any]]:
+    def _read(self, statement: str | PreparedStatement, **parameters: object) -> Sequence[Row[Any]]:
         """The rows that the statement returns."""
         return fetch(self._engine, statement, {**parameters, "epoch": self._leader.epoch})
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from celery import Celery
 from sqlalchemy import Engine
 
-from app.admission.gate import SubmissionLimits
+from app.admission.submission_limits import SubmissionLimits
 from app.admission.tenant_limits import TenantLimits
 from app.broker.publish import Publisher
 from app.broker.queue_counts import QueueCounts

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Collection, Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 from flask import Blueprint, Flask
 from sqlalchemy import Engine
@@ -28,7 +29,7 @@ from app.api.services import Services
 from app.broker.publish import Publisher
 from app.celery import celery, job_types
 from app.cli.commands import register_commands
-from app.config import Settings, settings
+from app.config import Settings, names_in, settings
 from app.console.page import show_beside
 from app.console.shell import register_console, register_console_errors
 from app.policy.pricing import PriceList
@@ -40,6 +41,7 @@ from app.server.access_log import AccessLog
 from app.server.wsgi import FairlineApp
 from app.telemetry.hooks import requests_of, start_telemetry
 from app.tenants.directory import Directory
+from app.tenants.operator_rules import OperatorRules
 from app.tenants.sessions import Sessions
 from models.blobs import open_blobs
 from models.presence import (
@@ -55,6 +57,9 @@ from models.store.roles import DatabaseRole
 from models.store.session import open_engine, open_standby
 from models.tallies import Tallies
 
+if TYPE_CHECKING:
+    from app.api.auth.oidc import OidcClient
+
 logger = logging.getLogger(__name__)
 
 
@@ -69,15 +74,23 @@ def build_app(settings: Settings) -> FairlineApp:
         role=DatabaseRole.API,
     )
     directory = Directory(engine, settings.admission_seconds)
-    gate = Gate(engine, settings.admission_seconds, **settings.submission_limits)
     tallies = Tallies()
+    gate = Gate(
+        engine,
+        settings.admission_seconds,
+        tallies=tallies,
+        keep_keys_hours=settings.keep_keys_hours,
+        **settings.submission_limits,
+    )
     anywhere = settings.anonymous_from == "anywhere"
+    rules = rules_of(settings)
     sessions = Sessions(
         engine,
         directory,
         settings.admission_seconds,
         idle_seconds=settings.session_idle_minutes * 60.0,
         longest_seconds=settings.session_hours * 3600.0,
+        rules=rules,
     )
     services = Services(
         engine=engine,
@@ -100,6 +113,8 @@ def build_app(settings: Settings) -> FairlineApp:
             anywhere=anywhere,
         ),
         sessions=sessions,
+        oidc=open_oidc(settings),
+        operator_rules=rules,
         body_limits=BodyLimits(settings.max_body_bytes, settings.body_seconds),
         refused=RefusedRequests(engine, gate.count_other),
         types=job_types,
@@ -141,6 +156,29 @@ def open_reads(settings: Settings, primary: Engine) -> StandbyReads | None:
         settings.model_copy(update=changes), process=process_name("api"), role=DatabaseRole.API
     )
     return StandbyReads(standby, primary, settings.read_lag_seconds)
+
+
+def rules_of(settings: Settings) -> OperatorRules | None:
+    """Who may sign in by OpenID Connect, if anybody may."""
+    if not settings.oidc_issuer:
+        return None
+    listed = names_in(settings.oidc_operators), names_in(settings.oidc_readers)
+    return OperatorRules(settings.oidc_issuer, settings.oidc_claim, *listed)
+
+
+def open_oidc(settings: Settings) -> OidcClient | None:
+    """The provider of OpenID Connect, if one is configured: nobody else imports its libraries."""
+    if not settings.oidc_issuer:
+        return None
+    from app.api.auth.oidc import OidcClient
+
+    return OidcClient(
+        settings.oidc_issuer,
+        settings.oidc_client_id,
+        settings.oidc_client_secret.get_secret_value(),
+        settings.public_url,
+        settings.oidc_claim,
+    )
 
 
 def api_blueprints() -> Iterator[Blueprint]:

@@ -73,7 +73,7 @@ class FairlineApp(Flask):
         reply: Any
         try:
             if method == "POST" and path in POSTS:
-                authorize(services, environ, Access.TENANT, TO_POST)
+                authorize(services, environ, Access.TENANT, TO_POST, counted=False)
                 reply = POSTS[path](services, environ)
             elif method in ("GET", "HEAD") and path[:-ID_CHARACTERS] in READS:
                 authorize(services, environ, Access.TENANT, TO_READ)

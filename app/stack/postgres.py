@@ -53,7 +53,7 @@ SETTINGS: Mapping[str, str] = {
     "checkpoint_completion_target": "0.9",
     "fsync": "on",
     "synchronous_commit": "on",
-    "autovacuum_naptime": "5s",
+    "autovacuum_naptime": "15s",
     "jit": "off",
     "track_io_timing": "off",
     "log_min_duration_statement": "500ms",

@@ -23,6 +23,7 @@ import socket
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from app.broker.queue_limits import queue_policy
 from app.stack.home import Home, make_private
@@ -68,24 +69,22 @@ def find_server() -> Path | None:
 
 
 def definitions(client: str, watcher: str) -> str:
-    """Users of the node with their passwords, one for messages and one who watches; limits."""
+    """Users of the node with their passwords, and the limits of its queues."""
+    return json.dumps({**users_of(CLIENT, client, watcher), "policies": [queue_policy(POOLS)]})
+
+
+def users_of(name: str, client: str, watcher: str, *tags: str) -> dict[str, Any]:
+    """The definitions of two users with these passwords: one for messages, and who watches."""
     users = [
-        {"name": CLIENT, "password_hash": password_hash(client), "tags": []},
+        {"name": name, "password_hash": password_hash(client), "tags": tags},
         {"name": WATCHER, "password_hash": password_hash(watcher), "tags": ["monitoring"]},
     ]
     permissions = [
-        {"user": CLIENT, "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"},
+        {"user": name, "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"},
         # Nothing has an empty name; without any permission the queues are not shown either.
         {"user": WATCHER, "vhost": "/", "configure": "^$", "write": "^$", "read": "^$"},
     ]
-    return json.dumps(
-        {
-            "users": users,
-            "vhosts": [{"name": "/"}],
-            "permissions": permissions,
-            "policies": [queue_policy(POOLS)],
-        }
-    )
+    return {"users": users, "vhosts": [{"name": "/"}], "permissions": permissions}
 
 
 def password_hash(password: str) -> str:

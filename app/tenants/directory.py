@@ -68,7 +68,8 @@ READ_CHANGES = f"""
 class Caller:
     """Who calls: a tenant or an operator."""
 
-    #: Short part of the key; empty for a call without one.
+    #: Short part of the key; empty for a call without one. Of an operator who signed in by OpenID
+    #: Connect: ``oidc:`` and the subject.
     key: str
     digest: bytes
     #: None: an operator.
@@ -78,6 +79,8 @@ class Caller:
     #: When the key expires, by the database's clock and by the directory's; None: never.
     expires_at: datetime | None = None
     expires: float | None = None
+    #: Of somebody without a key; that of a key is in its row.
+    name: str | None = None
 
 
 class Directory:

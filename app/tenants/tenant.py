@@ -18,7 +18,8 @@ TIERS = ("free", "standard", "pro", "enterprise")
 #: What ``tenant_of`` reads.
 TENANT_COLUMNS = """
     tenant.id, tenant.name, tenant.tier, tenant.weight, tenant.tier_limits,
-    tenant.submit_per_second, tenant.submit_burst, tenant.types,
+    tenant.submit_per_second, tenant.submit_burst, tenant.requests_per_second,
+    tenant.idempotency_keys, tenant.blob_bytes, tenant.types,
     tenant.suspended_at IS NOT NULL AS suspended, tenant.deleted_at IS NOT NULL AS deleting,
     (SELECT json_object_agg(limits.pool, json_build_object(
                 'in_flight', limits.in_flight, 'reserved', limits.reserved,
@@ -55,6 +56,12 @@ class TenantProfile:
     #: Submissions per second and how many at once; None: the default.
     submit_per_second: float | None = None
     submit_burst: float | None = None
+    #: Other requests per second to one API process; None: the default.
+    requests_per_second: float | None = None
+    #: Idempotency keys that are kept at most; None: the default.
+    idempotency_keys: int | None = None
+    #: Bytes in the blob store at most; None: the default.
+    blob_bytes: int | None = None
     #: Job types that it may submit, sorted; None: all.
     types: tuple[str, ...] | None = None
     #: By pool; a pool that is missing has none.
@@ -80,13 +87,15 @@ def tenant_of(columns: RowMapping | Mapping[str, Any]) -> TenantProfile:
     # JSON makes integers of whole numbers.
     numbers = {
         name: None if columns[name] is None else float(columns[name])
-        for name in ("weight", "submit_per_second", "submit_burst")
+        for name in ("weight", "submit_per_second", "submit_burst", "requests_per_second")
     }
     return TenantProfile(
         id=columns["id"],
         name=columns["name"],
         tier=columns["tier"],
         tier_limits=columns["tier_limits"],
+        idempotency_keys=columns["idempotency_keys"],
+        blob_bytes=columns["blob_bytes"],
         types=None if columns["types"] is None else tuple(columns["types"]),
         limits=MappingProxyType({pool: PoolLimits(**of) for pool, of in limits.items()}),
         suspended=columns["suspended"],

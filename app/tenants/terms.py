@@ -22,7 +22,12 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "weight": (0.001, 1_000_000),
     "submit_per_second": (0.001, 1_000_000),
     "submit_burst": (1, 10_000_000),
+    "requests_per_second": (0.001, 1_000_000),
+    "idempotency_keys": (1, 1_000_000_000_000),
+    "blob_bytes": (1, 1_000_000_000_000_000),
 }
+#: Those that are whole numbers.
+WHOLE = frozenset({"idempotency_keys", "blob_bytes"})
 LIMIT_BOUNDS: Mapping[str, tuple[int, int]] = {
     "in_flight": (1, 1_000_000),
     "reserved": (1, 1_000_000),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,7 @@ NEEDED = {
     "haproxy": "haproxy",
 }
 REQUIREMENTS = PROJECT_ROOT / "requirements-cluster.txt"
+PINNED = re.compile(r"^[A-Za-z]\S+==\S+", re.M)
 
 
 def missing() -> str:
@@ -59,11 +61,12 @@ def patroni(screen: Screen) -> Path:
 
 
 def install(environment: Path) -> None:
+    """Make the environment; HASHES=0: for an index that has built the packages anew."""
     pip = (str(environment / "bin/pip"), "install", "--quiet")
-    for words in (
-        (sys.executable, "-m", "venv", str(environment)),
-        (*pip, "--requirement", str(REQUIREMENTS)),
-    ):
+    checked = ("--require-hashes", "--requirement", str(REQUIREMENTS))
+    if os.environ.get("HASHES") == "0":
+        checked = tuple(PINNED.findall(REQUIREMENTS.read_text()))
+    for words in ((sys.executable, "-m", "venv", str(environment)), (*pip, *checked)):
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         if done.returncode:
             raise StackError(f"Patroni cannot be installed:\n{done.stdout}{done.stderr}")

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from alembic import op
 
 revision = "0023"
-down_revision = "0022"
+down_revision = "0025"
 
 API, SCHEDULER, WORKER, TENANT = ROLES = (
     "fairline_api",
@@ -46,7 +46,10 @@ POLICIES: Mapping[str, tuple[str, str]] = {
         (OWN, OWN),
     ),
     **dict.fromkeys(
-        ("events", "job_count_keys", "job_count_sums", "job_count_deltas", "shares", "verdicts"),
+        (
+            *("events", "job_count_keys", "job_count_sums", "job_count_deltas", "shares"),
+            *("verdicts", "blob_counts"),
+        ),
         (OWN_OR_COMMON, OWN),
     ),
     **dict.fromkeys(("attempts", "run_logs", "checkpoints", "predictions"), (OF_JOB, OF_JOB)),
@@ -62,7 +65,7 @@ GRANTS: Mapping[str, Mapping[str, str]] = {
     API: {
         **dict.fromkeys(
             (
-                *("alembic_version", "arrivals", "circuits", "desired_workers", "express_lanes"),
+                *("alembic_version", "arrivals", "blob_counts", "circuits", "desired_workers"),
                 *("feed_generations", "job_count_deltas", "job_count_keys", "job_count_sums"),
                 *("job_counts", "job_types", "leaders", "pool_samples", "predictions", "shares"),
                 *("usage", "verdicts", "verdicts_version"),
@@ -126,6 +129,7 @@ GRANTS: Mapping[str, Mapping[str, str]] = {
         "shares": "SIUD",
         "predictions": "SIUD",
         "usage": "SIUD",
+        "blob_counts": "SIUD",
         "job_count_keys": "SD",
         "job_count_sums": "SID",
         "job_count_deltas": "SID",

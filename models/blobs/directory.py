@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ParamSpec, TypeVar, cast
 
-from models.blobs.keys import check_key, is_key
+from models.blobs.keys import BlobEntry, check_key, is_key
 from models.store.errors import BlobError, BlobMissing
 
 P = ParamSpec("P")
@@ -66,12 +66,16 @@ class DirectoryBlobs:
                 self._require_root()
 
     def list(self, older_than_seconds: float) -> Iterator[str]:
-        """Keys at least that old, in no order; abandoned temporary files are removed in passing.
+        """Keys at least that old, in no order."""
+        return (one.key for one in self.entries() if one.age_seconds >= older_than_seconds)
+
+    def entries(self) -> Iterator[BlobEntry]:
+        """All blobs, in no order; abandoned temporary files are removed in passing.
 
         Walks in the caller's thread, a file at a time.
         """
         with self._refusals("list blobs"):
-            yield from self._walk(self.root, "", self._now(), older_than_seconds)
+            yield from self._walk(self.root, "", self._now())
 
     def _path(self, key: str) -> str:
         return os.path.join(self.root, check_key(key))
@@ -130,7 +134,7 @@ class DirectoryBlobs:
         os.utime(self.root)
         return os.stat(self.root).st_mtime
 
-    def _walk(self, folder: str, prefix: str, now: float, age: float) -> Iterator[str]:
+    def _walk(self, folder: str, prefix: str, now: float) -> Iterator[BlobEntry]:
         with os.scandir(folder) as entries:
             for entry in entries:
                 try:
@@ -140,9 +144,10 @@ class DirectoryBlobs:
                     elif not is_key(key := prefix + entry.name):
                         continue
                     elif entry.is_dir(follow_symlinks=False):
-                        yield from self._walk(entry.path, f"{key}/", now, age)
-                    elif entry.is_file(follow_symlinks=False) and now - _modified(entry) >= age:
-                        yield key
+                        yield from self._walk(entry.path, f"{key}/", now)
+                    elif entry.is_file(follow_symlinks=False):
+                        found = entry.stat(follow_symlinks=False)
+                        yield BlobEntry(key, found.st_size, now - found.st_mtime)
                 except FileNotFoundError:
                     continue  # deleted since the folder was read
 

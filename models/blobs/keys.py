@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from secrets import token_hex
+from typing import NamedTuple
 
 from models.jobs.ids import parse_id
 from models.store.errors import BlobError
@@ -24,6 +25,15 @@ _PAYLOAD = re.compile(rf"payloads/([0-9a-f]{{2}})/({_ID})")
 _CHECKPOINT = re.compile(
     rf"checkpoints/([0-9a-f]{{2}})/({_ID})\.{_NUMBER}\.{_NUMBER}(?:\.[0-9a-f]+)?"
 )
+
+
+class BlobEntry(NamedTuple):
+    """A blob as a store lists it."""
+
+    key: str
+    bytes: int
+    #: By the store's own clock.
+    age_seconds: float
 
 
 def payload_key(job_id: str) -> str:

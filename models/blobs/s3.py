@@ -18,7 +18,7 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from models.blobs.keys import check_key, is_key
+from models.blobs.keys import BlobEntry, check_key, is_key
 from models.store.errors import BlobError, BlobMissing
 
 CONNECT_SECONDS = 2.0
@@ -58,7 +58,11 @@ class S3Blobs:
             self._client().delete_object(**self._place(key))
 
     def list(self, older_than_seconds: float) -> Iterator[str]:
-        """Keys at least that old, a page of a thousand at a time."""
+        """Keys at least that old."""
+        return (one.key for one in self.entries() if one.age_seconds >= older_than_seconds)
+
+    def entries(self) -> Iterator[BlobEntry]:
+        """All blobs, a page of a thousand at a time."""
         position: dict[str, str] = {}
         while True:
             with self._refusals("list blobs"):
@@ -70,8 +74,8 @@ class S3Blobs:
             for entry in page.get("Contents", ()):
                 key = entry["Key"].removeprefix(self.prefix)
                 age = (now - entry["LastModified"]).total_seconds()
-                if age >= older_than_seconds and is_key(key):
-                    yield key
+                if is_key(key):
+                    yield BlobEntry(key, entry["Size"], age)
             if "NextContinuationToken" not in page:
                 return
             position = {"ContinuationToken": page["NextContinuationToken"]}

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from models.leadership import STILL_LEADER
 from models.pools import POOLS
 from models.store.prepared import PreparedStatement
-from models.store.session import connect
+from models.store.session import fetch
 
 #: Jobs promoted in one statement.
 BATCH = 500
@@ -53,5 +53,4 @@ PREPARED = PreparedStatement("find_due", FIND_DUE)
 
 def find_due(engine: Engine) -> set[str]:
     """Pools in which a job is due."""
-    with connect(engine) as connection:
-        return {row.name for row in PREPARED.execute(connection, {"pools": list(POOLS)})}
+    return {row.name for row in fetch(engine, PREPARED, {"pools": list(POOLS)})}

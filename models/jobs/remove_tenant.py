@@ -64,7 +64,7 @@ REMOVE_SCORED = f"""
 #: Other tables with rows of a tenant.
 TABLES = (
     *("events", "idempotency_keys", "erasures", "schedules", "replays", "tenant_limits"),
-    *("rate_buckets", "refusals", "usage", "shares", "verdicts", "arrivals"),
+    *("rate_buckets", "refusals", "usage", "shares", "verdicts", "arrivals", "blob_counts"),
 )
 REMOVE_ROWS = tuple(
     f"""

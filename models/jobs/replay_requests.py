@@ -26,6 +26,7 @@ from models.audit import Act, record, recording
 from models.jobs.ids import BELOW_ALL, new_id
 from models.jobs.replay import ALLOWED, GIVEN, MATCHING, replay_ctes
 from models.leadership import STILL_LEADER
+from models.store.prepared import PreparedStatement
 from models.store.session import fetch
 
 #: More than this many are not counted in advance.
@@ -96,6 +97,7 @@ NEXT = f"""
     )
     SELECT {COLUMNS} FROM next JOIN replays ON id = first ORDER BY turn_at
 """
+NEXT_REPLAYS = PreparedStatement("next_replays", NEXT)
 #: Of the next dead letters those that match; how many were looked at, and the last of them.
 PEEK = f"""
     WITH seen AS MATERIALIZED (

@@ -21,9 +21,10 @@ class AuditRow(Base, table="audit_log"):
     at: Mapped[datetime] = mapped_column(server_default=text("clock_timestamp()"))
     #: ``api``, ``console`` or ``command line``.
     via: Mapped[str]
-    #: The id of the key; ``console`` or ``anonymous`` without one; the user of the system.
+    #: The id of the key, or ``oidc:`` and the subject; ``console`` or ``anonymous`` without either;
+    #: the user of the system.
     who: Mapped[str]
-    #: The name of the key at that time.
+    #: The name of the key, or the verified e-mail address, at that time.
     who_name: Mapped[str | None]
     #: ``operator``, ``tenant``, or ``unknown`` of a request that was refused.
     role: Mapped[str]

@@ -36,6 +36,12 @@ class Tenant(Base, table="tenants"):
     #: Submissions per second, and how many at once; None: the default.
     submit_per_second: Mapped[float | None]
     submit_burst: Mapped[float | None]
+    #: Other requests per second to one API process; None: the default.
+    requests_per_second: Mapped[float | None]
+    #: Idempotency keys that are kept at most; None: the default.
+    idempotency_keys: Mapped[int | None]
+    #: Bytes in the blob store at most; None: the default.
+    blob_bytes: Mapped[int | None]
     #: Job types that it may submit; None: all.
     types: Mapped[list[str] | None] = mapped_column(ARRAY(Text))
     #: Raised by every change, of its limits too: processes read what is new.
@@ -59,6 +65,15 @@ class TenantLimit(Base, table="tenant_limits"):
     reserved: Mapped[Int4 | None]
     #: Jobs waiting at most.
     depth: Mapped[int | None]
+
+
+class BlobCount(Base, table="blob_counts", fillfactor=70):
+    """What a tenant has in the blob store, as the scheduler counted it; tenant 0: all of them."""
+
+    tenant_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    bytes: Mapped[int]
+    #: When counting began.
+    counted_at: Mapped[datetime]
 
 
 class ApiKey(Base, table="api_keys"):
@@ -90,8 +105,14 @@ class BrowserSession(Base, table="sessions"):
 
     #: Of the token in the cookie.
     digest: Mapped[bytes] = mapped_column(primary_key=True)
-    #: The key that was signed in with.
-    key_id: Mapped[str]
+    #: The key that was signed in with; None: OpenID Connect, of which the next four are.
+    key_id: Mapped[str | None]
+    issuer: Mapped[str | None]
+    subject: Mapped[str | None]
+    #: Verified, if there is one.
+    email: Mapped[str | None]
+    #: The value of the claim that let them in.
+    granted_by: Mapped[str | None]
     created_at: Mapped[Now]
     #: The absolute limit.
     expires_at: Mapped[datetime]

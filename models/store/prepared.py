@@ -29,28 +29,25 @@ CHANGED = "0A000"
 KEEP_SECONDS = 5.0
 FEW_USES = 20
 MOST_SECONDS = 60.0
-#: A parameter and its type; without one it must have had one before.
-PARAMETER = re.compile(r"%\((\w+)\)s(?:::(\w+(?:\[\])?))?")
+PARAMETER = re.compile(r"%\((\w+)\)s")
 #: Where a connection notes what it has prepared.
 NOTED = "fairline.prepared"
 
 
 class PreparedStatement:
-    """A statement that names its parameters as ``%(name)s::type``."""
+    """A statement that names its parameters as ``%(name)s``, with a type where none is implied."""
 
     def __init__(self, name: str, sql: str) -> None:
-        self._sql = sql
-        types: dict[str, str] = {}
-        for parameter, kind in PARAMETER.findall(sql):
-            types[parameter] = kind or types[parameter]
-        places = {parameter: place for place, parameter in enumerate(types, 1)}
+        self.sql = sql
+        names = dict.fromkeys(PARAMETER.findall(sql))
+        places = {parameter: place for place, parameter in enumerate(names, 1)}
         body = PARAMETER.sub(lambda found: f"${places[found[1]]}", sql)
         # A session may know an older statement by the same name.
         self._name = f"{name}_{hashlib.blake2b(sql.encode(), digest_size=6).hexdigest()}"
         self._forget = f"DEALLOCATE {self._name}"
-        self._prepare = f"PREPARE {self._name} ({', '.join(types.values())}) AS {body}"
-        given = ", ".join(f"%({parameter})s" for parameter in types)
-        self._execute = f"EXECUTE {self._name} ({given})"
+        self._prepare = f"PREPARE {self._name} AS {body}"
+        given = ", ".join(f"%({parameter})s" for parameter in names)
+        self._execute = f"EXECUTE {self._name}" + (f" ({given})" if given else "")
         #: Cleared where statements do not stay in their session.
         self._stays = True
 
@@ -73,7 +70,7 @@ class PreparedStatement:
                 if code_of(error) not in NOT_OURS:
                     raise
                 self._stays = False
-        return connection.exec_driver_sql(self._sql, given)
+        return connection.exec_driver_sql(self.sql, given)
 
     def _make_ready(self, connection: Connection, *, anew: bool = False) -> None:
         """Prepare it on this connection, unless it is prepared and the plan is fresh."""

@@ -31,6 +31,7 @@ from models.settings import DatabaseSettings
 from models.store.abandoned import ABANDONED
 from models.store.clock import CLOCK_SQL, DATABASE_CLOCK
 from models.store.errors import StatementTooSlow, StateStoreUnavailable, server_is_lost
+from models.store.prepared import PreparedStatement
 from models.store.resolving import is_name, with_addresses
 from models.store.roles import DatabaseRole, explained, limit_statements, role_option
 
@@ -314,10 +315,14 @@ def connect(engine: Engine) -> Iterator[Connection]:
         raise StateStoreUnavailable(message) from error
 
 
-def fetch(engine: Engine, sql: str, parameters: Parameters | None = None) -> Sequence[Row[Any]]:
+def fetch(
+    engine: Engine, statement: str | PreparedStatement, parameters: Parameters | None = None
+) -> Sequence[Row[Any]]:
     """The rows that one statement returns, committed."""
     with connect(engine) as connection:
-        return connection.exec_driver_sql(sql, dict(parameters or {})).all()
+        if isinstance(statement, PreparedStatement):
+            return statement.execute(connection, parameters or {}).all()
+        return connection.exec_driver_sql(statement, dict(parameters or {})).all()
 
 
 def execute(engine: Engine, sql: str, parameters: Parameters) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
+from models.store.prepared import PreparedStatement
+
 #: By their locks: a writer has its lock before it writes, and keeps it to the end. PREPARE
 #: TRANSACTION keeps the name, too.
 READ_WRITERS = """
@@ -11,9 +13,10 @@ READ_WRITERS = """
     WHERE relation = ANY (%(tables)s::regclass[]) AND mode = 'RowExclusiveLock'
       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
+PREPARED = PreparedStatement("read_writers", READ_WRITERS)
 
 
 def read_writers(connection: Connection, *tables: str) -> frozenset[str]:
     """The names of those that are open now; one that a later look does not find has ended."""
-    rows = connection.exec_driver_sql(READ_WRITERS, {"tables": list(tables)})
+    rows = PREPARED.execute(connection, {"tables": list(tables)})
     return frozenset(row.virtualtransaction for row in rows)

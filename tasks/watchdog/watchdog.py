@@ -62,8 +62,9 @@ from tasks.worker.outcome import HandedBack, Outcome, Released, outcome_of
 from tasks.worker.run_log import stack_of
 from tasks.worker.worker import Worker
 
-#: Pause between two looks.
+#: Pause between two looks, and while the worker has no jobs.
 LOOK_SECONDS = 0.25
+REST_SECONDS = 1.0
 #: What a run gets to end after it was interrupted.
 GRACE_SECONDS = 2.0
 #: … if it blocks the others meanwhile: their leases expire.
@@ -109,7 +110,7 @@ class Watchdog:
     def _watch(self, main: int) -> None:
         clock = FairClock(2 * LOOK_SECONDS, time.monotonic(), starved_seconds(main))
         while not self._stopped:
-            native_sleep(LOOK_SECONDS)
+            native_sleep(LOOK_SECONDS if self._worker.slots.held() else REST_SECONDS)
             now = time.monotonic()
             try:
                 self._restart_timer()

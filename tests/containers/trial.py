@@ -13,8 +13,14 @@ from tests.bare.steps import Failed, Steps
 from tests.bare.tree import ROOT
 
 PORT, FLOWER_PORT = 8000, 5555
-#: As docker-compose.yml has it for those who set nothing.
-FLOWER = "fairline:fairline"
+#: As docs/operations.md has them: to see the passwords, and to make PostgreSQL take over its own.
+SHOW = "docker compose exec postgres grep -r . /run/secrets"
+ADOPT = (
+    "docker compose exec postgres sh -c 'psql -U fairline -c \"ALTER ROLE fairline PASSWORD"
+    " \\$\\$$(cat /run/secrets/postgres_password)\\$\\$\"'"
+)
+#: Passwords that anybody would try.
+KNOWN = ("fairline", "guest", "postgres")
 UP = "up --detach --no-build --wait"
 APPLICATIONS = 100
 #: More than the slots of four workers, and each longer than a look at the database takes.
@@ -33,11 +39,13 @@ class ComposeTest(Steps):
         with self._screen.step("a key for the tenant demo"):
             issue = "docker compose exec -T api flask --app app keys issue --tenant demo"
             self._headers = {"Authorization": f"Bearer {self.quietly(issue).strip()}"}
+        self.look_at_passwords()
         self.use_api()
         self.look_at_flower()
         self.compose(f"{UP} --scale worker=4")
         self.lose_a_worker()
         self.stop_while_jobs_run()
+        self.upgrade_from_fixed_passwords()
         self.compose("down --volumes", DOWN_SECONDS)
         if left := self.quietly("docker ps --all --quiet; docker volume ls --quiet"):
             raise Failed(f"`down --volumes` left something: {left}")
@@ -104,11 +112,66 @@ class ComposeTest(Steps):
             listed = [line for line in queues.splitlines() if line.endswith("quorum")]
             expect(len(listed) == 3, f"other quorum queues than those of the pools: {listed}")
 
+    # Passwords ----------------------------------------------------------------------------
+
+    def passwords(self) -> dict[str, str]:
+        """What the volume of secrets has, by file."""
+        found = self.quietly(SHOW.replace("exec", "exec -T"))
+        lines = [line.partition(":") for line in found.splitlines()]
+        return {name.removeprefix("/run/secrets/"): value for name, _, value in lines}
+
+    def look_at_passwords(self) -> None:
+        """They are random, in files that only their reader can read, and nowhere else."""
+        with self._screen.step("passwords"):
+            found = self.passwords()
+            database, owner = found["postgres_app_password"], found["postgres_password"]
+            expect(len(set(found.values())) == len(found) == 10, f"other files: {found.keys()}")
+            expect(all(len(value) >= 32 for value in found.values()), "a password is short")
+            modes = "docker compose exec -T postgres sh -c 'stat -c %a /run/secrets/*'"
+            expect(set(self.quietly(modes).split()) == {"600"}, "others may read passwords")
+            read = "docker compose exec -T api sh -c 'cat /run/secrets/* 2>/dev/null || true'"
+            expect(database in self.quietly(read), "the API cannot read the database's URL")
+            expect(owner not in self.quietly(read), "the API reads the owner's password")
+            expect(found["grafana_password"] not in self.quietly(read), "the API reads Grafana's")
+            everything = self.quietly("docker ps --all --quiet | xargs docker inspect")
+            hidden = ("postgres_password", "postgres_app_password", "rabbitmq_password")
+            for name in (*hidden, "flower_basic_auth"):
+                expect(found[name] not in everything, f"{name} is in the environment")
+            for password in KNOWN:
+                expect(not self.signs_in(password), f"PostgreSQL takes {password}")
+            expect(self.signs_in(owner), "PostgreSQL refuses its password")
+            expect(self.signs_in(database, "fairline_app"), "PostgreSQL refuses the application's")
+            users = "docker compose exec -T rabbitmq rabbitmqctl --quiet list_users"
+            said = self.quietly(users).split()
+            expect("fairline" in said and "flower" in said, f"users of RabbitMQ: {said}")
+            expect("guest" not in said, f"users of RabbitMQ: {said}")
+
+    def signs_in(self, password: str, login: str = "fairline") -> bool:
+        """Whether PostgreSQL lets somebody in who comes by the network."""
+        psql = f"PGPASSWORD={password} psql -h postgres -U {login} -d fairline -Atc 'SELECT 1'"
+        script = f'docker compose exec -T postgres sh -c "{psql} 2>&1 || true"'
+        return self.quietly(script).strip() == "1"
+
+    def upgrade_from_fixed_passwords(self) -> None:
+        """Volumes of a version that had no volume of secrets: as the changelog says."""
+        board = self.leaderboard()
+        before = self.passwords()
+        self.compose("down", DOWN_SECONDS)
+        self.quietly("docker volume rm fairline_secrets")
+        self.compose("up --detach --no-build --wait postgres")
+        expect(not self.signs_in(self.passwords()["postgres_password"]), "nothing is to be done")
+        self.quietly(ADOPT.replace("exec", "exec -T"))
+        self.compose(UP)
+        with self._screen.step("other passwords, the same data"):
+            expect(not before.items() & self.passwords().items(), "a password was kept")
+            expect(self.leaderboard() == board, "the leaderboard is another")
+            self.await_status(self.submit("/jobs", {"type": "echo", "payload": {}}), "succeeded")
+
     # Flower -------------------------------------------------------------------------------
 
     def look_at_flower(self) -> None:
         """Needs its password, lists the workers of all pools, cannot stop one."""
-        token = base64.b64encode(FLOWER.encode()).decode()
+        token = base64.b64encode(self.passwords()["flower_basic_auth"].encode()).decode()
         headers = {"Authorization": f"Basic {token}"}
         with self._screen.step("Flower"), Api(FLOWER_PORT) as flower:
 

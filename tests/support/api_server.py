@@ -157,7 +157,7 @@ def serving(database_url: str, home: Path, **settings: Any) -> Iterator[ApiServe
 
     Nothing listens where it looks for the broker, which must not matter to anybody.
     """
-    port = free_port()
+    port = settings.pop("port", None) or free_port()
     blobs = home / f"blobs-{port}"
     blobs.mkdir(parents=True)
     given = {

@@ -17,6 +17,14 @@ DOCKERFILE = PROJECT_ROOT / "Dockerfile"
 #: ``$$``, ``${NAME}``, ``${NAME-default}``, ``${NAME:-default}``, ``${NAME:+other}``;
 #: one inside another, the inner one first.
 VARIABLE = re.compile(r"\$(?:\$|\{(?P<name>\w+)(?:(?P<rule>:?[-+])(?P<word>[^{}]*))?\})")
+#: The service that makes the passwords, and the variables of our processes that are files then.
+MAKER = "secrets"
+IN_FILES = frozenset(
+    (
+        *("FAIRLINE_DATABASE_URL", "FAIRLINE_OWNER_DATABASE_URL", "FAIRLINE_BROKER_URL"),
+        *("FLOWER_BASIC_AUTH", "FLOWER_BROKER_API"),
+    )
+)
 SECONDS = {"s": 1.0, "m": 60.0}
 
 
@@ -26,6 +34,15 @@ def read_compose(environment: Mapping[str, str]) -> dict[str, Any]:
     document = {key: part for key, part in document.items() if not key.startswith("x-")}
     resolved: dict[str, Any] = interpolate(document, environment)
     return resolved
+
+
+def own_services(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The services that are processes of Fairline."""
+    return {
+        name: service
+        for name, service in document["services"].items()
+        if "build" in service and name != MAKER
+    }
 
 
 def interpolate(node: Any, environment: Mapping[str, str]) -> Any:

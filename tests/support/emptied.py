@@ -9,7 +9,7 @@ COUNTS = "job_count_deltas, job_count_sums, job_count_keys"
 TABLES = (
     f"jobs, applications, {COUNTS}, processes, leaders, express_lanes, attempts, checkpoints,"
     " idempotency_keys, events, tallies, circuits, verdicts, usage, arrivals, shares,"
-    " tenant_limits, rate_buckets, refusals, quotas, job_types, schedules,"
+    " tenant_limits, blob_counts, rate_buckets, refusals, quotas, job_types, schedules,"
     " desired_workers, predictions, pool_samples, replays, run_logs,"
     " erasures, audit_log"
 )

@@ -41,7 +41,12 @@ class HttpClient:
 
 @contextmanager
 def opened(
-    database: DatabaseFixture, blobs: Path, *, anonymous: str = "", console_open: bool = False
+    database: DatabaseFixture,
+    blobs: Path,
+    *,
+    anonymous: str = "",
+    console_open: bool = False,
+    **settings: Any,
 ) -> Iterator[FairlineApp]:
     """An application on the database."""
     url = database.engine.url.render_as_string(hide_password=False)
@@ -52,6 +57,7 @@ def opened(
             blob_url=str(blobs),
             db_pool_size=2,
             console_open=console_open,
+            **settings,
         )
     )
     try:

@@ -131,6 +131,8 @@ CALLS: Mapping[str, Sequence[Call]] = {
     ],
     "GET /console/sign-in": [Call(PUBLIC, "/console/sign-in")],
     "POST /console/sign-in": [Call(PUBLIC, "/console/sign-in", {}, stranger=403)],
+    "GET /console/oidc": [Call(PUBLIC, "/console/oidc", stranger=404)],
+    "GET /console/oidc/callback": [Call(PUBLIC, "/console/oidc/callback", stranger=404)],
     "POST /console/sign-out": [Call(PUBLIC, "/console/sign-out", {}, stranger=403)],
     "GET /console/assets/<digest>/<path:name>": [
         Call(PUBLIC, "/console/assets/0/console.css", stranger=404)

@@ -5,7 +5,7 @@ An application with a route that does not is not built.
 ``check_access`` runs before any code of a Flask route; the hot routes of ``app.server.wsgi`` call
 the same ``authorize``. Likewise every route that is not read-only declares its acts for the audit
 log, none if it is everyday use such as a submission; its view is called within
-``models.audit.acting``.
+``models.audit.acting``. A public view, which learns only itself who calls, does so by itself.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ View = TypeVar("View", bound=Callable[..., Any])
 #: Attributes of a view function with its declared access and scopes.
 DECLARED = "fairline_access"
 DECLARED_SCOPES = "fairline_scopes"
+#: Attribute that says whether its calls count as requests of the tenant.
+COUNTED = "fairline_counted"
 #: Attribute with the acts that it is recorded as.
 ACTS = "fairline_acts"
 
@@ -58,17 +60,19 @@ class UndeclaredAccess(RuntimeError):
 
 
 def open_to(
-    access: Access, *scopes: Scope, acts: Sequence[Act] | None = None
+    access: Access, *scopes: Scope, acts: Sequence[Act] | None = None, counted: bool = True
 ) -> Callable[[View], View]:
     """Declare who may call a view: keys with any of the scopes. A public view has none.
 
-    ``acts``: what it is recorded as; None: it is read-only.
+    ``acts``: what it is recorded as; None: it is read-only. ``counted``: whether it is one of the
+    requests whose rate is limited for each tenant; a submission has a rate of its own.
     """
 
     def declare(view: View) -> View:
         setattr(view, DECLARED, access)
         setattr(view, DECLARED_SCOPES, frozenset(scopes))
         setattr(view, ACTS, acts)
+        setattr(view, COUNTED, counted)
         return view
 
     return declare
@@ -90,9 +94,13 @@ def scopes_of_view(view: Callable[..., Any] | None) -> frozenset[Scope]:
 
 
 def authorize(
-    services: Services, environ: WSGIEnvironment, access: Access | None, scopes: frozenset[Scope]
+    services: Services,
+    environ: WSGIEnvironment,
+    access: Access | None,
+    scopes: frozenset[Scope],
+    counted: bool = True,
 ) -> None:
-    """Authenticate the caller; raises if it may not call the route.
+    """Authenticate the caller; raises if it may not call the route, or not so often.
 
     What a tenant's request reads and changes from here on is limited to its rows by the database.
     """
@@ -110,8 +118,11 @@ def authorize(
     caller: Caller = environ[CALLER]
     if caller.scopes.isdisjoint(scopes):  # always, if none is declared
         needed = " or ".join(listed(scopes))
-        raise Forbidden(f"This API key lacks the scope {needed}.")
+        who = "This API key lacks" if caller.digest else "You lack"
+        raise Forbidden(f"{who} the scope {needed}.")
     if caller.tenant is not None:
+        if counted:
+            services.gate.pass_request(caller.tenant)
         set_tenant(caller.tenant.id)
 
 
@@ -137,7 +148,7 @@ def guard(app: Flask) -> None:
         raise UndeclaredAct(f"{', '.join(unrecorded)}: declare its acts, or () if it has none")
     app.before_request(check_access)
     for endpoint, view in app.view_functions.items():
-        if acts := acts_of(view):
+        if (acts := acts_of(view)) and access_of(view) is not Access.PUBLIC:
             app.view_functions[endpoint] = recorded(view, acts)
 
 
@@ -163,6 +174,7 @@ def actor_of(environ: WSGIEnvironment, access: Access | None, acts: Sequence[Act
         acts=acts,
         address=address_of(environ),
         request_id=request_id_of(environ),
+        name=caller.name,
     )
 
 
@@ -177,4 +189,5 @@ def check_access() -> None:
     if request.endpoint is not None:
         view = current_app.view_functions.get(request.endpoint)
         access, scopes = access_of(view), scopes_of_view(view)
-        authorize(current_services(), request.environ, access, scopes)
+        counted = getattr(view, COUNTED, True)
+        authorize(current_services(), request.environ, access, scopes, counted)

@@ -27,6 +27,9 @@ STATUS: dict[type[errors.FairlineError], HTTPStatus] = {
     errors.TenantSuspended: HTTPStatus.FORBIDDEN,
     errors.RateLimited: HTTPStatus.TOO_MANY_REQUESTS,
     errors.QueueDepthExceeded: HTTPStatus.TOO_MANY_REQUESTS,
+    errors.IdempotencyKeysExceeded: HTTPStatus.TOO_MANY_REQUESTS,
+    errors.BlobBytesExceeded: HTTPStatus.TOO_MANY_REQUESTS,
+    errors.RequestRateExceeded: HTTPStatus.TOO_MANY_REQUESTS,
     errors.TenantStreamsExceeded: HTTPStatus.TOO_MANY_REQUESTS,
     errors.NotFound: HTTPStatus.NOT_FOUND,
     errors.Erased: HTTPStatus.GONE,
@@ -65,6 +68,9 @@ QUOTA_EXCEEDED = {
 POLICIES = {
     errors.RateLimited.code: RATE_POLICY,
     errors.QueueDepthExceeded.code: "queue-depth",
+    errors.IdempotencyKeysExceeded.code: "idempotency-keys",
+    errors.BlobBytesExceeded.code: "blob-bytes",
+    errors.RequestRateExceeded.code: "requests",
     errors.TenantStreamsExceeded.code: "event-streams",
 }
 

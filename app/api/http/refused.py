@@ -1,6 +1,6 @@
 """Refused requests (401, 403, 429): all are counted, and some are in the audit log.
 
-Counted in ``refusals``, by code; those of submissions over a limit are counted by the gate. The
+Counted in ``refusals``, by code; those over a limit of a tenant are counted by the gate. The
 audit log has the first of each code, then one after 1 s, 2 s, 4 s and so on up to 15 minutes while
 it goes on, each with the number since the one before: at most about a hundred rows a day, code and
 process, however many requests are refused. Requests that are accepted do not come here.
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Engine
 
 from app.api.http.problems import STATUS
-from app.errors import FairlineError, QueueDepthExceeded, RateLimited, TenantSuspended
+from app.errors import FairlineError, Refused, TenantStreamsExceeded, TenantSuspended
 from app.log_ids import CALLER, address_of, request_id_of
 from app.policy.sampling import FIRST_SECONDS, SampledCount
 from app.repeated import BackgroundLoop
@@ -30,8 +30,12 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
 
 REFUSED = tuple(error for error, status in STATUS.items() if status in (401, 403, 429))
-#: The gate counts these itself, by tenant.
-COUNTED = (RateLimited, QueueDepthExceeded, TenantSuspended)
+#: The gate counts these itself, by tenant: all limits but that of streams.
+COUNTED = tuple(
+    error
+    for error in REFUSED
+    if issubclass(error, (Refused, TenantSuspended)) and error is not TenantStreamsExceeded
+)
 MOST_PATH = 200
 
 
@@ -102,6 +106,7 @@ def described(error: FairlineError, environ: WSGIEnvironment) -> tuple[Actor, st
         acts=(Act.REQUEST_REFUSE,),
         address=address_of(environ).replace("\0", ""),
         request_id=request_id_of(environ),
+        name=caller.name if caller is not None else None,
     )
     tenant = caller.tenant.name if caller is not None and caller.tenant is not None else None
     return actor, f"{environ.get('REQUEST_METHOD', '')} {path}", tenant

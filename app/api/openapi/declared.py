@@ -86,10 +86,13 @@ class Operation:
     or_scopes: tuple[Scope, ...] = ()
     #: What it is recorded as in the audit log; None: it is read-only.
     acts: tuple[Act, ...] | None = None
+    #: Whether it is one of the requests whose rate is limited for each tenant.
+    counted: bool = True
 
     def __call__(self, view: View) -> View:
         setattr(view, DECLARED, self)
-        return open_to(self.access, *self.scopes, acts=self.acts)(view)
+        declare = open_to(self.access, *self.scopes, acts=self.acts, counted=self.counted)
+        return declare(view)
 
     @property
     def scopes(self) -> tuple[Scope, ...]:
@@ -207,6 +210,7 @@ SUBMISSION_ERRORS = (
     errors.TenantSuspended,
     errors.RateLimited,
     errors.QueueDepthExceeded,
+    errors.BlobBytesExceeded,
     errors.BrokerUnavailable,
     errors.BlobStoreUnavailable,
 )
@@ -215,6 +219,10 @@ SUBMISSION_ERRORS = (
 def unchanged(*headers: Header) -> Returns:
     """The answer to a request with the current ``ETag``."""
     return Returns(304, headers=(ETAG, *headers))
+
+
+#: Errors of a submission with an idempotency key.
+KEYED_ERRORS = (errors.IdempotencyKeyReused, errors.IdempotencyKeysExceeded)
 
 
 def submission(
@@ -233,8 +241,9 @@ def submission(
         body=body,
         query=None,
         headers=(IDEMPOTENCY_KEY, PREFER),
-        errors=(*SUBMISSION_ERRORS, errors.IdempotencyKeyReused, errors.ContentUnreadable),
+        errors=(*SUBMISSION_ERRORS, *KEYED_ERRORS, errors.ContentUnreadable),
         acts=(),
+        counted=False,
     )
 
 

@@ -42,6 +42,8 @@ def errors_of(operation: Operation, names_something: bool) -> Iterator[type[Exce
     """All errors of an operation; ``names_something``: its path contains an id or a name."""
     if operation.access is not Access.PUBLIC:
         yield from KEY_ERRORS
+    if operation.counted and operation.access in (Access.TENANT, Access.TENANT_PAGE):
+        yield errors.RequestRateExceeded
     if operation.body is not None:
         yield from BODY_ERRORS
     if operation.query is not None:

@@ -22,6 +22,7 @@ from app.api.http.problems import STATUS, members
 from app.api.http.reply import FIRST_POLL_SECONDS, REPLAYED, Reply, limit_headers
 from app.api.openapi.declared import (
     IDEMPOTENCY_KEY,
+    KEYED_ERRORS,
     SUBMISSION_ERRORS,
     SUBMITTED,
     Returns,
@@ -33,8 +34,7 @@ from app.api.schemas.requests import SubmitBatch, SubmitJob
 from app.api.services import Services, current_services
 from app.errors import (
     Forbidden,
-    IdempotencyKeyReused,
-    QueueDepthExceeded,
+    Refused,
     ValidationFailed,
     field_error,
     invalid_document,
@@ -62,7 +62,8 @@ Read = Submission | ValidationFailed | Forbidden
     body=SubmitBatch,
     headers=(IDEMPOTENCY_KEY,),
     acts=(),
-    errors=(*SUBMISSION_ERRORS, IdempotencyKeyReused),
+    errors=(*SUBMISSION_ERRORS, *KEYED_ERRORS),
+    counted=False,
 )
 def post_batch() -> Response:
     """Valid items are accepted, invalid ones are rejected individually."""
@@ -84,7 +85,7 @@ def post_batch() -> Response:
         if isinstance(read[0], Forbidden):
             raise read[0]
         raise no_item_is_valid(read)
-    refused: Mapping[str, QueueDepthExceeded] = {}
+    refused: Mapping[str, Refused] = {}
     if key is None:
         admitted, refused = take_what_fits(services, tenant, accepted)
     else:
@@ -100,7 +101,7 @@ def post_batch() -> Response:
 
 
 def results_of(
-    read: list[Read], admitted: Admitted, refused: Mapping[str, QueueDepthExceeded]
+    read: list[Read], admitted: Admitted, refused: Mapping[str, Refused]
 ) -> list[dict[str, Any]]:
     """The result of each item, in order."""
     ids = iter(admitted.ids)

@@ -117,7 +117,8 @@ def post_replay() -> Response:
 )
 def post_discard() -> Response:
     """Selected by id or by a filter. They become `cancelled`, keep their error, and cannot be
-    replayed. A filter may match more than the limit: repeat the request until it discards none."""
+    replayed. A filter may match more than the limit: repeat the request until it discards none.
+    Each counts as one request for your rate."""
     body = parse_body(Discard)
     ids, request = chosen(body)
     discarded = discard_dead(
@@ -130,6 +131,8 @@ def post_discard() -> Response:
         error_class=request.error_class,
         bounded=write_state,
     )
+    # The request itself is counted already.
+    current_services().gate.charge_requests(current_tenant(), max(0, len(discarded) - 1))
     skipped = len(ids) - len(discarded) if ids else 0
     return Reply({"discarded": len(discarded), "skipped": skipped, "ids": discarded})
 

@@ -64,7 +64,7 @@ def _keep_pages(state: BlueprintSetupState) -> None:
 )
 def get_metrics() -> Response:
     always = parse_choice("system", SYSTEMS) == "always"
-    page: SingleFlight = current_app.extensions["fairline_metrics"][always]
+    page: SingleFlight[str] = current_app.extensions["fairline_metrics"][always]
     return Response(page.read(lambda: read_page(always)), content_type=CONTENT_TYPE)
 
 

@@ -27,6 +27,11 @@ class EffectiveTerms(BaseModel):
     weight: float
     submit_per_second: float | None
     submit_burst: float | None
+    requests_per_second: float | None = Field(
+        description="Other requests, to each API process; null: no limit."
+    )
+    idempotency_keys: int | None = Field(description="Kept at most; null: no limit.")
+    blob_bytes: int | None = Field(description="In the blob store at most; null: no limit.")
     depth: dict[str, int] = Field(description="By pool.")
     in_flight: dict[str, int] = Field(description="By pool; pools without a cap are absent.")
 
@@ -47,6 +52,9 @@ class Terms(BaseModel):
     weight: float | None
     submit_per_second: float | None
     submit_burst: float | None
+    requests_per_second: float | None
+    idempotency_keys: int | None
+    blob_bytes: int | None
     types: list[str] | None = Field(description="Job types that it may submit; null: all.")
     limits: dict[str, LimitsInPool] = Field(description="By pool.")
     suspended: bool = Field(description="It may submit nothing, and its queued jobs wait.")

@@ -216,6 +216,15 @@ class TenantTerms(Strict):
         "Submissions per second.", SCHEMAS["submit_per_second"]
     )
     submit_burst: float | None = documented("Submissions at once.", SCHEMAS["submit_burst"])
+    requests_per_second: float | None = documented(
+        "Other requests per second to each API process.", SCHEMAS["requests_per_second"]
+    )
+    idempotency_keys: int | None = documented(
+        "Maximum number of idempotency keys kept.", SCHEMAS["idempotency_keys"]
+    )
+    blob_bytes: int | None = documented(
+        "Maximum number of bytes in the blob store.", SCHEMAS["blob_bytes"]
+    )
     types: list[str] | None = documented(
         "Job types that it may submit; null: all.",
         {"maxItems": MOST_TYPES, "examples": [["score_application"]]},

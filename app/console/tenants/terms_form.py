@@ -100,4 +100,4 @@ def number(text: str) -> float | str | None:
 
 def shown(value: float | None) -> str:
     """A number as it is typed."""
-    return "" if value is None else f"{value:.12g}"
+    return "" if value is None else str(value) if isinstance(value, int) else f"{value:.12g}"

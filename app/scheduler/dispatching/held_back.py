@@ -16,6 +16,7 @@ from sqlalchemy import Engine
 
 from models.jobs.held_back import CIRCUIT_NOT_CLOSED, THROTTLED
 from models.presence import NEWS_SECONDS
+from models.store.prepared import PreparedStatement
 from models.store.session import fetch
 from tasks.retry.circuit import OPEN_SECONDS, PROBES
 
@@ -37,6 +38,7 @@ READ_HOLDS = f"""
     UNION ALL
     SELECT 'tenant', pool, tenant_id, 0, NULL FROM ({THROTTLED}) AS throttled
 """
+PREPARED = PreparedStatement("read_holds", READ_HOLDS)
 
 
 #: Jobs that each dependency with a quota accepts at a time.
@@ -79,7 +81,7 @@ class HoldReader:
     def _read_holds(self) -> Holds:
         holds = Holds()
         probes: dict[tuple[str, datetime], Counter[int]] = {}
-        for row in fetch(self._engine, READ_HOLDS):
+        for row in fetch(self._engine, PREPARED):
             if row.kind == "tenant":
                 holds.tenants.setdefault(row.name, set()).add(row.tenant_id)
                 continue

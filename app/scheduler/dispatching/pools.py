@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, Row
 
 from app.policy.window import RESERVE_SECONDS, next_reserve, smoothed_rate
 from app.reads.demand import READ_TENANT_DEPTHS
@@ -15,7 +16,7 @@ from app.scheduler.dispatching.pool_queues import PoolQueues
 from models.pools import POOLS
 from models.presence import PRESENCE_SECONDS, SERVING
 from models.store.prepared import PreparedStatement
-from models.store.session import connect, fetch
+from models.store.session import fetch
 
 logger = logging.getLogger(__name__)
 
@@ -25,14 +26,16 @@ RATE_SECONDS = 1.0
 SLICES_SECONDS = 0.5
 
 READ_POOLS = f"""
-    SELECT pool.name, coalesce(counts.queued, 0) AS queued,
+    SELECT pool.name, coalesce(counts.scheduled, 0) AS scheduled,
+           coalesce(counts.queued, 0) AS queued,
            coalesce(counts.dispatched, 0) AS dispatched, coalesce(counts.running, 0) AS running,
            coalesce(counts.ended, 0) AS ended, coalesce(alive.slots, 0) AS slots,
            coalesce(alive.workers, 0) AS workers, coalesce(lane.credit, -1) AS credit,
            coalesce(alive.busy, 0) AS busy
     FROM unnest(%(pools)s::text[]) AS pool (name)
     LEFT JOIN (
-        SELECT pool, sum(queued)::bigint AS queued, sum(dispatched)::bigint AS dispatched,
+        SELECT pool, sum(scheduled)::bigint AS scheduled, sum(queued)::bigint AS queued,
+               sum(dispatched)::bigint AS dispatched,
                sum(running)::bigint AS running, sum(succeeded + dead)::bigint AS ended
         FROM job_counts WHERE tenant_id = 0 GROUP BY pool
     ) AS counts ON counts.pool = pool.name
@@ -61,6 +64,7 @@ READ_SLICES = f"""
     WHERE strpos(alive.queue, '.') > 0
     GROUP BY alive.queue, tenant.id
 """
+PREPARED_SLICES = PreparedStatement("read_slices", READ_SLICES)
 READ_IN_SLICES = """
     SELECT pool, slice, count(*) AS jobs FROM jobs
     WHERE status IN ('dispatched', 'running') AND slice <> '' GROUP BY pool, slice
@@ -72,6 +76,7 @@ class PoolState:
     """A pool at one moment."""
 
     name: str
+    scheduled: int
     queued: int
     dispatched: int
     running: int
@@ -121,6 +126,8 @@ class Pools:
     ) -> None:
         self._engine = engine
         self.queues = queues
+        #: Whether jobs were scheduled at the last read, or that is not known.
+        self.has_scheduled = True
         #: By pool: the rate, the endings and when these were counted.
         self._rates: dict[str, tuple[float, int, float]] = {}
         #: By pool: the reserve in seconds, and when to adapt it.
@@ -136,8 +143,7 @@ class Pools:
 
     def read(self, now: float) -> list[PoolState]:
         """All pools of this deployment."""
-        with connect(self._engine) as connection:
-            rows = PREPARED.execute(connection, {"pools": list(POOLS)}).all()
+        rows = self._count()
         holds = self.holds(now)
         held = self._count_held(holds)
         self._refresh_slices(now)
@@ -154,12 +160,15 @@ class Pools:
 
     def at_rest(self) -> bool:
         """Whether no pool has a job, queued or in flight, and all free slots are granted."""
-        with connect(self._engine) as connection:
-            rows = PREPARED.execute(connection, {"pools": list(POOLS)}).all()
         return all(
             row.queued == row.dispatched == row.running == 0 and row.credit == row.slots
-            for row in rows
+            for row in self._count()
         )
+
+    def _count(self) -> Sequence[Row[Any]]:
+        rows = fetch(self._engine, PREPARED, {"pools": list(POOLS)})
+        self.has_scheduled = any(row.scheduled > 0 for row in rows)
+        return rows
 
     def capped(self, pool: str) -> list[int]:
         """Tenants with queued jobs that have as many in flight as they may."""
@@ -189,7 +198,7 @@ class Pools:
                 self._in_slices.setdefault(row.pool, {})[row.slice] = row.jobs
 
     def _read_slices(self) -> dict[str, list[Slice]]:
-        rows = fetch(self._engine, READ_SLICES)
+        rows = fetch(self._engine, PREPARED_SLICES)
         slices: dict[str, list[Slice]] = {}
         for row in sorted(rows, key=lambda row: row.queue):
             pool, _, name = row.queue.partition(".")

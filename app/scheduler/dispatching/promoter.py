@@ -16,6 +16,9 @@ from models.jobs.promote import BATCH, PROMOTE_IF, find_due
 from models.leadership import RoleLease
 from models.pools import POOLS
 
+#: Due jobs are looked for this often while the counts say that none is scheduled.
+LOOK_SECONDS = 0.25
+
 
 class Promoter(RoleQueries):
     def __init__(self, engine: Engine, leader: RoleLease, pools: Pools, per_second: float) -> None:
@@ -25,10 +28,14 @@ class Promoter(RoleQueries):
         self._pools = pools
         self._paces = {pool: Pace(per_second) for pool in POOLS}
         self._at: float | None = None
+        self._look_due = 0.0
 
     def run_once(self, now: float) -> int:
         """Promote what each pool's pace allows; how many."""
         seconds, self._at = now - (now if self._at is None else self._at), now
+        if now < self._look_due and not self._pools.has_scheduled:
+            return 0
+        self._look_due = now + LOOK_SECONDS
         due = find_due(self._engine)
         if not due:
             return 0

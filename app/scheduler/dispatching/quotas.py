@@ -16,6 +16,7 @@ from sqlalchemy import Engine
 from app.policy.quota import DECLARED, READING_SECONDS, QuotaPacer, quota_of
 from app.scheduler.role import RoleQueries
 from models.leadership import STILL_LEADER, Leader
+from models.store.prepared import PreparedStatement
 from tasks.registry import JobType
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ READ_QUOTAS = """
     ) AS counts USING (dependency)
     WHERE dependency = ANY (%(dependencies)s::text[])
 """
+PREPARED = PreparedStatement("read_quotas", READ_QUOTAS)
 #: What an operator said before is left as it is.
 DECLARE_FIRST = f"""
     INSERT INTO quotas AS quota
@@ -112,7 +114,7 @@ class QuotaPacers(RoleQueries):
             self._write(DECLARE_FIRST, dependency=dependency, **values)
 
     def _refresh(self, now: float) -> None:
-        rows = self._read(READ_QUOTAS, dependencies=self._dependencies)
+        rows = self._read(PREPARED, dependencies=self._dependencies)
         for name in self._pacers.keys() - {row.dependency for row in rows}:
             del self._pacers[name]
         for row in rows:

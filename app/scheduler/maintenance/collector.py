@@ -1,22 +1,30 @@
-"""Collector: deletes blobs that no row references once they are an hour old.
+"""Collector: deletes blobs that no row references once they are an hour old, and counts the others.
 
 They are left by requests that failed after their payload was stored, by workers that died between
 two checkpoints, and by the Retirer if it died or the store was unavailable. A blob of a job that
 has not ended is never touched: a run may be about to reference it. Works in batches, in the store's
 own order; a full pass, then a pause. Keys of others are left alone.
+
+A full pass leaves in ``blob_counts`` what each tenant has, payloads and checkpoints, for the limit
+that :mod:`app.admission.gate` keeps. One that was interrupted, or began under another lease, does
+not.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import islice
 
 from sqlalchemy import Engine
 
 from app.scheduler.role import RoleQueries
-from models.blobs import BlobError, BlobStore, job_of
+from models.blobs import BlobEntry, BlobError, BlobStore, job_of
 from models.leadership import STILL_LEADER, Leader
+from models.store.clock import DATABASE_CLOCK
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +45,38 @@ FIND_ORPHANS = f"""
             WHERE checkpoint.job_id = blob.job_id AND checkpoint.blob = blob.key)
       AND {STILL_LEADER}
 """
+#: Blobs of jobs that are gone belong to nobody.
+COUNT_BYTES = """
+    SELECT job.tenant_id, sum(blob.bytes)::bigint AS bytes
+    FROM unnest(%(jobs)s::uuid[], %(bytes)s::bigint[]) AS blob (job_id, bytes)
+    JOIN jobs AS job ON job.id = blob.job_id
+    GROUP BY job.tenant_id
+"""
+#: Tenant 0, the sum, is always among them, and has the time for those that have nothing.
+WRITE_COUNTS = f"""
+    WITH gone AS (
+        DELETE FROM blob_counts WHERE tenant_id <> ALL (%(tenants)s::bigint[]) AND {STILL_LEADER}
+    )
+    INSERT INTO blob_counts (tenant_id, bytes, counted_at)
+    SELECT tenant_id, bytes, %(began)s
+    FROM unnest(%(tenants)s::bigint[], %(bytes)s::bigint[]) AS counted (tenant_id, bytes)
+    WHERE {STILL_LEADER}
+    ON CONFLICT (tenant_id) DO UPDATE
+    SET bytes = excluded.bytes, counted_at = excluded.counted_at
+"""
+
+
+@dataclass(slots=True)
+class BlobPass:
+    """One pass through the store."""
+
+    listing: Iterator[BlobEntry]
+    epoch: int | None
+    began: datetime
+    #: By tenant.
+    bytes: Counter[int] = field(default_factory=Counter)
+    #: Whether all of it so far was counted.
+    whole: bool = True
 
 
 class Collector(RoleQueries):
@@ -46,29 +86,52 @@ class Collector(RoleQueries):
         super().__init__(engine, leader)
         self._blobs = blobs
         self._old_seconds = old_seconds
-        self._listing: Iterator[str] | None = None
+        self._pass: BlobPass | None = None
         self._pass_due = 0.0
         self._logged = False
 
     def run_once(self, now: float) -> int:
-        """Check one batch of keys; how many."""
+        """Check one batch of blobs; how many."""
         if now < self._pass_due:
             return 0
-        if self._listing is None:
-            self._listing = iter(self._blobs.list(self._old_seconds))
+        if self._pass is None:
+            epoch, began = self._leader.epoch, DATABASE_CLOCK.now()
+            self._pass = BlobPass(iter(self._blobs.entries()), epoch, began)
+        current = self._pass
+        # What is read of the listing and then not looked at, because a statement fails, is not
+        # looked at in this pass.
+        whole, current.whole = current.whole, False
         try:
-            keys = list(islice(self._listing, BATCH))
-            self._collect(keys)
+            entries = list(islice(current.listing, BATCH))
+            self._count(current, entries)
+            self._collect([one.key for one in entries if one.age_seconds >= self._old_seconds])
+            current.whole = whole
         except BlobError as error:
             # Logged once: a deployment without large payloads may have no store at all.
             if not self._logged:
                 logger.warning("the blob store cannot be swept: %s", error)
             self._logged = True
-            keys = []
-        if len(keys) < BATCH:
-            self._listing = None
+            entries = []
+        if len(entries) < BATCH:
+            self._pass = None
             self._pass_due = now + PASS_SECONDS
-        return len(keys)
+            self._write_counts(current)
+        return len(entries)
+
+    def _count(self, current: BlobPass, entries: list[BlobEntry]) -> None:
+        ours = [(job_id, one.bytes) for one in entries if (job_id := job_of(one.key)) is not None]
+        if not ours:
+            return
+        jobs, sizes = zip(*ours, strict=True)
+        for row in self._read(COUNT_BYTES, jobs=list(jobs), bytes=list(sizes)):
+            current.bytes[row.tenant_id] += row.bytes
+
+    def _write_counts(self, current: BlobPass) -> None:
+        if not current.whole or current.epoch != self._leader.epoch:
+            return
+        counted = {0: current.bytes.total(), **current.bytes}
+        tenants, sizes = list(counted), list(counted.values())
+        self._write(WRITE_COUNTS, tenants=tenants, bytes=sizes, began=current.began)
 
     def _collect(self, keys: list[str]) -> None:
         ours = {key: job_id for key in keys if (job_id := job_of(key)) is not None}

@@ -20,7 +20,7 @@ from models.pools import POOLS
 from models.store.session import connect
 from models.tallies import TallyKind, add_tallies
 
-FORECAST_SECONDS = 5.0
+FORECAST_SECONDS = 10.0
 #: Open predictions of a pool at a time.
 MOST_OPEN = 16
 #: Jobs that are sampled at a time, one of them with so many ahead.

@@ -50,7 +50,8 @@ from models.jobs.submission import Submission
 from models.leadership import STILL_LEADER, Leader
 from models.store.arrays import moment_array, plain_array, text_array
 from models.store.errors import StateStoreError
-from models.store.session import connect, transaction
+from models.store.prepared import PreparedStatement
+from models.store.session import fetch, transaction
 from models.tallies import ADD, TallyKind, added
 from tasks.registry import JobType
 
@@ -66,9 +67,10 @@ TURN_SECONDS = 0.1
 
 #: One step along the index.
 ANY_DUE = """
-    SELECT first.next_at <= now() FROM (
+    SELECT first.next_at <= now() AS due FROM (
         SELECT next_at FROM schedules WHERE NOT paused ORDER BY next_at LIMIT 1) AS first
 """
+PREPARED = PreparedStatement("any_due", ANY_DUE)
 #: The oldest ticks first, or the youngest. The previous job is read by key: an EXISTS may be
 #: planned as a scan of the whole table.
 FIND_OLDEST, FIND_YOUNGEST = (
@@ -193,9 +195,8 @@ class RecurringJobs(RoleQueries):
 
     def run_once(self, now: float) -> int:
         """Create the jobs that are due; how many schedules were moved."""
-        with connect(self._engine) as connection:
-            if not connection.exec_driver_sql(ANY_DUE).scalar():
-                return 0
+        if not any(row.due for row in fetch(self._engine, PREPARED)):
+            return 0
         try:
             with transaction(self._engine) as connection:
                 return self._turn(connection, now)

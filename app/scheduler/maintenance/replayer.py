@@ -19,7 +19,7 @@ from app.admission.depth import TenantQueue
 from app.admission.tenant_limits import Hold, TenantLimits
 from app.scheduler.role import RoleQueries
 from models.jobs.ids import BELOW_ALL
-from models.jobs.replay_requests import NEXT, PEEK, WORK
+from models.jobs.replay_requests import NEXT_REPLAYS, PEEK, WORK
 from models.leadership import Leader
 from models.store.errors import StatementTooSlow
 
@@ -100,7 +100,7 @@ class Replayer(RoleQueries):
         self._held = {tenant_id: until for tenant_id, until in self._held.items() if until > now}
         if now < self._due:
             return 0
-        running = self._read(NEXT, held=list(self._held), limit=REPLAYS_A_TURN)
+        running = self._read(NEXT_REPLAYS, held=list(self._held), limit=REPLAYS_A_TURN)
         self.has_work = bool(running or self._held)
         if not running:
             self._due = now + (0.0 if self._held else IDLE_SECONDS)

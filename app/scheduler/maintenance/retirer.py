@@ -58,6 +58,7 @@ RETIRE_SESSIONS = f"""
 #: How long counts are kept, by kind; workers of the previous version still count runs by the
 #: hour.
 KEPT_HOURS = {"hour": 26} | {kind.value: kind.kept_hours for kind in TallyKind if kind.kept_hours}
+#: Counts of idempotency keys are needed for as long as those are kept, to the hour.
 RETIRE_TALLIES = f"""
     DELETE FROM tallies WHERE {STILL_LEADER} AND ctid = ANY (array(
         SELECT tally.place
@@ -66,6 +67,8 @@ RETIRE_TALLIES = f"""
             SELECT ctid AS place FROM tallies
             WHERE tallies.kind = kept.kind
               AND bucket < now() - make_interval(hours => kept.hours)
+              AND (kept.kind <> '{TallyKind.IDEMPOTENCY_KEY}'
+                   OR bucket < now() - make_interval(secs => %(keys)s, hours => 2))
             ORDER BY bucket LIMIT {BATCH}) AS tally))
 """
 #: The database lets nothing else delete these: see migration 0021.
@@ -145,7 +148,7 @@ class Retirer(RoleQueries):
         touched += self._write(RETIRE_KEYS, seconds=self._kept.keys)
         touched += self._write(RETIRE_REPLAYS, seconds=self._kept.events)
         touched += self._write(RETIRE_SESSIONS)
-        return touched + self._write(RETIRE_TALLIES)
+        return touched + self._write(RETIRE_TALLIES, keys=self._kept.keys)
 
     def _retire_jobs(self) -> int:
         kept = self._kept

@@ -17,6 +17,7 @@ from sqlalchemy import Engine
 from app.scheduler.role import RoleQueries
 from models.leadership import STILL_LEADER, Leader
 from models.presence import NEWS_SECONDS
+from models.store.prepared import PreparedStatement
 from models.tallies import TallyKind, parse_tenant_name
 from tasks.retry.circuit import (
     BAD_SHARE,
@@ -50,6 +51,7 @@ READ_CIRCUITS = f"""
              WHERE state = 'half_open'))
     GROUP BY known.dependency, circuit.state, circuit.changed_at
 """
+PREPARED = PreparedStatement("read_circuits", READ_CIRCUITS)
 #: Parts of tenants whose calls failed; asked for only when that matters.
 READ_TENANTS = f"""
     SELECT name, sum(total)::bigint AS calls, sum(amount)::bigint AS failed FROM tallies
@@ -119,7 +121,7 @@ class Circuits(RoleQueries):
     def run_once(self, now: float) -> int:
         """Change what has to change; how many circuits did."""
         self._write(FORGET, declared=self._dependencies)
-        rows = self._read(READ_CIRCUITS, dependencies=self._dependencies)
+        rows = self._read(PREPARED, dependencies=self._dependencies)
         outages = self._outages() if any(row.failed or row.failed_probes for row in rows) else {}
         changed = 0
         for row in rows:

@@ -20,6 +20,7 @@ from sqlalchemy import Engine
 from app.scheduler.role import RoleQueries
 from models.jobs.held_back import QUARANTINED, TENANT_QUARANTINED, THROTTLED, WITHOUT_BUDGET
 from models.leadership import STILL_LEADER, Leader
+from models.store.prepared import PreparedStatement
 from models.tallies import TallyKind, parse_crash_name, parse_tenant_name
 from tasks.retry import guards
 from tasks.retry.circuit import Window
@@ -41,6 +42,7 @@ READ_WINDOWS = """
                     + make_interval(secs => %(step)s) - make_interval(secs => %(seconds)s)
     GROUP BY name
 """
+PREPARED = PreparedStatement("read_windows", READ_WINDOWS)
 IMPOSE = f"""
     WITH imposed AS (
         INSERT INTO verdicts (kind, name, tenant_id, pool, detail)
@@ -184,7 +186,7 @@ class Throttles(RoleQueries):
     def run_once(self, now: float) -> int:
         """Check every tenant that crashed recently or is throttled; how many changed."""
         kind, seconds = TallyKind.CRASH, guards.THROTTLE_WINDOW_SECONDS
-        rows = self._read(READ_WINDOWS, kind=kind, step=kind.bucket_seconds, seconds=seconds)
+        rows = self._read(PREPARED, kind=kind, step=kind.bucket_seconds, seconds=seconds)
         crashed = {parse_crash_name(row.name): row.total for row in rows}
         held = {(row.tenant_id, row.pool) for row in self._read(THROTTLED)}
         changed = 0

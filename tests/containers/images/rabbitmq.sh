@@ -1,5 +1,4 @@
-# Becomes the server, which reads its user and password from the environment by itself. Debian's
-# own wrapper would start it below `su`, which SIGTERM does not pass.
+# Becomes the server. Debian's own wrapper would start it below `su`, which SIGTERM does not pass.
 set -eu
 chown -R rabbitmq: /var/lib/rabbitmq
 exec setpriv --reuid=rabbitmq --regid=rabbitmq --init-groups "$@"

@@ -28,6 +28,9 @@ APPLICATION_FIELDS = {
 POLICIES = {
     "TENANT_RATE_LIMIT_EXCEEDED": "default",
     "TENANT_QUEUE_DEPTH_EXCEEDED": "queue-depth",
+    "TENANT_IDEMPOTENCY_KEYS_EXCEEDED": "idempotency-keys",
+    "TENANT_BLOB_BYTES_EXCEEDED": "blob-bytes",
+    "TENANT_REQUEST_RATE_EXCEEDED": "requests",
     "TENANT_STREAMS_EXCEEDED": "event-streams",
 }
 RFC3339_UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from app.admission.gate import SubmissionLimits
+from app.admission.submission_limits import SubmissionLimits
 from app.admission.tenant_limits import TenantLimits
 from app.cli.commands import replay_dead_letters
 from app.config import Settings

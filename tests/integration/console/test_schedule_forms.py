@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.admission.gate import SubmissionLimits
+from app.admission.submission_limits import SubmissionLimits
 from app.admission.tenant_limits import TenantLimits
 from app.scheduler.maintenance.recurring_jobs import RecurringJobs
 from app.tenants.changes import issue_key

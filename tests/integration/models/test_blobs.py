@@ -126,6 +126,16 @@ def test_a_listing_holds_the_old_and_not_the_young(place: Place) -> None:
     assert list(place.store.list(3 * HOUR)) == []
 
 
+def test_entries_say_how_large_and_old_blobs_are(place: Place) -> None:
+    small, large = payload_key(new_id()), checkpoint_key(new_id(), 1, 0)
+    place.store.put(small, b"x")
+    place.store.put(large, b"x" * 70_000)
+    place.age(small, 2 * HOUR)
+    found = {one.key: one for one in place.store.entries()}
+    assert {key: one.bytes for key, one in found.items()} == {small: 1, large: 70_000}
+    assert found[small].age_seconds >= 2 * HOUR - 1 > HOUR > found[large].age_seconds
+
+
 def test_a_blob_that_is_put_again_is_young_again(place: Place) -> None:
     key = payload_key(new_id())
     place.store.put(key, b"x")

@@ -103,6 +103,9 @@ def test_a_transaction_that_is_prepared_between_two_looks_is_still_open(
     database: DatabaseFixture,
 ) -> None:
     folder = CountFolder(database.engine)
+    database.submit()  # the first of its kind makes others wait until it is committed
+    for _ in range(3):
+        folder.run_once(0.0)
     before = queued(database)
     slow = open_transaction(database)
     slow.cursor().execute(INSERT)

@@ -128,9 +128,62 @@ DROP_POLICIES = """
     END $$"""
 
 
+def test_database_that_had_the_last_migration_before_the_bounds_gets_them(
+    database_url: str, engine: Engine
+) -> None:
+    engine.dispose()
+    database = DatabaseFixture(engine)
+    drop_bounds(database)
+    alembic(database_url, "upgrade", "head")
+    assert not database.query("SELECT FROM tenants WHERE requests_per_second IS NOT NULL")
+    assert database.query("SELECT version_num FROM alembic_version")[0].version_num == "0020"
+
+
+def drop_bounds(database: DatabaseFixture) -> None:
+    """Of tenants, and what came after them."""
+    database.execute(DROP_POLICIES)
+    database.execute("DROP TABLE blob_counts")
+    database.execute(
+        "ALTER TABLE tenants DROP COLUMN requests_per_second, DROP COLUMN idempotency_keys,"
+        " DROP COLUMN blob_bytes"
+    )
+
+
+def drop_sessions_without_keys(database: DatabaseFixture) -> None:
+    """And what came after them."""
+    drop_bounds(database)
+    database.execute(
+        "ALTER TABLE sessions DROP CONSTRAINT sessions_of_somebody, DROP COLUMN issuer,"
+        " DROP COLUMN subject, DROP COLUMN email, DROP COLUMN granted_by,"
+        " ALTER COLUMN key_id SET NOT NULL"
+    )
+
+
+def test_database_that_had_the_last_migration_before_sessions_without_keys_gets_them(
+    database_url: str, engine: Engine
+) -> None:
+    engine.dispose()
+    database = DatabaseFixture(engine)
+    drop_sessions_without_keys(database)
+    alembic(database_url, "upgrade", "head")
+    database.execute(
+        "INSERT INTO sessions (digest, issuer, subject, granted_by, expires_at, ends_at)"
+        " VALUES ('x', 'i', 's', 'g', now(), now())"
+    )
+    for columns, values in (("key_id, subject", "'k', 's'"), ("granted_by", "'g'")):
+        with pytest.raises(DBAPIError, match="sessions_of_somebody"):
+            database.execute(
+                f"INSERT INTO sessions (digest, expires_at, ends_at, {columns})"
+                f" VALUES ('y', now(), now(), {values})"
+            )
+    alembic(database_url, "downgrade", "0022")
+    assert not database.query("SELECT FROM sessions")
+    alembic(database_url, "upgrade", "head")
+
+
 def drop_audit_log(database: DatabaseFixture) -> None:
     """And what came with it and after it."""
-    database.execute(DROP_POLICIES)
+    drop_bounds(database)
     database.execute("DROP TABLE sessions")
     database.execute(
         "ALTER TABLE api_keys DROP COLUMN scopes, DROP COLUMN expires_at, DROP COLUMN last_used_at"

@@ -23,7 +23,7 @@ from app.scheduler.dispatching.held_back import READ_HOLDS
 from app.scheduler.dispatching.pool_queues import READ_IN_FLIGHT, SWEEP
 from app.scheduler.dispatching.pools import READ_HELD, READ_IN_SLICES, READ_POOLS
 from app.scheduler.dispatching.reconciler import READ_CHARGES
-from app.scheduler.maintenance.collector import FIND_ORPHANS
+from app.scheduler.maintenance.collector import COUNT_BYTES, FIND_ORPHANS
 from app.scheduler.maintenance.forecaster import FIND_SAMPLE, JUDGE
 from app.scheduler.maintenance.recorder import RECORD
 from app.scheduler.maintenance.retirer import (
@@ -429,7 +429,7 @@ def test_the_retirer_walks_from_the_oldest(filled: DatabaseFixture) -> None:
         (RETIRE_KEYS, "idempotency_keys_age"),
         (RETIRE_TALLIES, "tallies_pkey"),
     ):
-        plan = plan_of(filled, sql, seconds=60.0, epoch=1)
+        plan = plan_of(filled, sql, seconds=60.0, keys=60.0, epoch=1)
         assert index in indexes_in(plan), plan
         assert not re.search(rf"Seq Scan on ({GROWING})\b", plan), plan
     filled.execute(
@@ -445,3 +445,5 @@ def test_orphans_are_looked_up_by_key(filled: DatabaseFixture) -> None:
     jobs = refs(filled, "succeeded", 200)["ids"]
     plan = plan_of(filled, FIND_ORPHANS, keys=jobs, jobs=jobs, epoch=1)
     assert_walks(plan, "jobs_pkey", "checkpoints_pkey")
+    plan = plan_of(filled, COUNT_BYTES, jobs=jobs, bytes=[1] * len(jobs))
+    assert_walks(plan, "jobs_pkey")

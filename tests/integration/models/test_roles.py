@@ -69,6 +69,7 @@ def fill(database: DatabaseFixture, tenant_id: int) -> None:
     job_id = database.submit_application(tenant_id=tenant_id)
     of_tenant = {
         "api_keys": ("id, digest", f"'key{tenant_id}', ''"),
+        "blob_counts": ("bytes, counted_at", "1, now()"),
         "erasures": ("id", f"'{job_id}'"),
         "events": ("kind", "'x'"),
         "idempotency_keys": ("key, digest, job_ids", "'k', '', '{}'"),

@@ -18,6 +18,7 @@ from models.jobs.claim import JobRef
 from models.jobs.dispatch import Dispatch
 from models.leadership import Leader
 from models.pools import POOLS
+from models.store.prepared import PreparedStatement
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.emptied import emptied
 
@@ -241,7 +242,7 @@ def test_a_line_of_very_many_lanes_is_looked_along_in_turns(
     database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = demand.READ_WAITS.replace(f"LIMIT {demand.MOST_HEADS}", "LIMIT 2")
-    monkeypatch.setattr(demand, "READ_WAITS", few)
+    monkeypatch.setattr(demand, "PREPARED", PreparedStatement("few_waits", few))
     monkeypatch.setattr(demand, "MOST_HEADS", 2)
     database.execute(
         "INSERT INTO tenants (id, name) SELECT n, 'many' || n FROM generate_series(81, 85) n"

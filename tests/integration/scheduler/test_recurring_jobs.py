@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Row
 
-from app.admission.gate import SubmissionLimits
+from app.admission.submission_limits import SubmissionLimits
 from app.admission.tenant_limits import TenantLimits
 from app.reads.times import rfc3339
 from app.scheduler.maintenance import recurring_jobs

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.exc import DBAPIError
 
-from app.admission.gate import Gate, SubmissionLimits
+from app.admission.gate import Gate
 from app.admission.replays import replay, replay_for_tenants
+from app.admission.submission_limits import SubmissionLimits
 from app.admission.tenant_limits import TenantLimits
 from app.scheduler.maintenance import replayer
 from app.scheduler.maintenance.replayer import Candidates, Replayer, choose

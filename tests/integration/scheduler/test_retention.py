@@ -10,13 +10,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import DBAPIError
 
 from app.scheduler.maintenance import collector as collecting
 from app.scheduler.maintenance import retirer as retiring
 from app.scheduler.maintenance.collector import Collector
 from app.scheduler.maintenance.retirer import Kept, Retirer
 from app.scheduler.role import Housekeeping, TimedRole, run_due
-from models.blobs import BlobError, BlobMissing, BlobStore, checkpoint_key, open_blobs, payload_key
+from models.blobs import (
+    BlobEntry,
+    BlobError,
+    BlobMissing,
+    BlobStore,
+    checkpoint_key,
+    open_blobs,
+    payload_key,
+)
 from models.jobs import retire
 from models.jobs.claim import Claim, JobRef
 from models.jobs.ids import new_id
@@ -352,7 +361,7 @@ def test_blobs_that_no_row_names_are_collected_when_they_are_old(
     young = payload_key(new_id())
     blobs.put(young, b"large")
     role = Collector(database.engine, database.leader, blobs)
-    assert role.run_once(0.0) == len(kept | orphans)
+    assert role.run_once(0.0) == len(kept | orphans | {young})
     assert set(blobs.list(0.0)) == kept | {young}
     assert role.run_once(1.0) == 0, "a rest between two passes"
 
@@ -369,14 +378,79 @@ def test_collecting_is_bounded_and_goes_on_where_it_was(
     assert not list(blobs.list(0.0))
 
 
+def counted(database: DatabaseFixture) -> dict[int, int]:
+    rows = database.query("SELECT tenant_id, bytes FROM blob_counts")
+    return {row.tenant_id: row.bytes for row in rows}
+
+
+def test_a_pass_counts_what_tenants_have(
+    database: DatabaseFixture, blobs: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collecting, "BATCH", 2)
+    own, more, others = (database.submit(tenant_id=tenant) for tenant in (1, 1, 2))
+    state = checkpoint_key(more, 1, 1)
+    for key, size in (
+        (payload_key(own), 100),
+        (payload_key(more), 20),
+        (state, 3),
+        (payload_key(others), 7),
+        (payload_key(new_id()), 5000),  # of a job that is not there
+        ("somebody/elses", 5000),
+    ):
+        blobs.put(key, b"x" * size)
+    role = Collector(database.engine, database.leader, blobs)
+    turns = [role.run_once(turn) for turn in range(3)]
+    assert (turns, counted(database)) == ([2, 2, 2], {}), "not before its end"
+    assert role.run_once(3.0) == 0
+    assert counted(database) == {0: 130, 1: 123, 2: 7}
+    for key in (payload_key(own), payload_key(more), state):
+        blobs.delete(key)
+    for turn in range(3):
+        role.run_once(4.0 + collecting.PASS_SECONDS + turn)
+    assert counted(database) == {0: 7, 2: 7}
+
+
+@pytest.mark.parametrize("trouble", ["statement", "store", "another leader"])
+def test_a_pass_that_was_interrupted_counts_nothing(
+    database: DatabaseFixture, blobs: BlobStore, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    monkeypatch.setattr(collecting, "BATCH", 1)
+    job_id = database.submit()
+    for key in (payload_key(job_id), checkpoint_key(job_id, 1, 1)):
+        blobs.put(key, b"large")
+    role = Collector(database.engine, database.leader, blobs)
+    assert role.run_once(0.0) == 1
+    if trouble == "statement":
+        with monkeypatch.context() as broken:
+            broken.setattr(collecting, "COUNT_BYTES", "SELECT 1/0")
+            with pytest.raises(DBAPIError):
+                role.run_once(1.0)
+    elif trouble == "store":
+        assert role._pass is not None
+        monkeypatch.setattr(role._pass, "listing", AwayBlobs().entries())
+    else:
+        assert role._pass is not None and database.leader.epoch is not None
+        monkeypatch.setattr(role._pass, "epoch", database.leader.epoch - 1)
+    for turn in range(3):
+        role.run_once(2.0 + turn)
+    assert role._pass is None and counted(database) == {}
+    for turn in range(3):
+        role.run_once(5.0 + collecting.PASS_SECONDS + turn)
+    assert counted(database) == {0: 10, 1: 10}, "the next one does"
+
+
 class AwayBlobs:
     """A store that answers nothing."""
 
     def __init__(self) -> None:
         self.listed = 0
 
-    def list(self, older_than_seconds: float) -> Iterator[str]:
+    def entries(self) -> Iterator[BlobEntry]:
         self.listed += 1
+        raise BlobError
+        yield
+
+    def list(self, older_than_seconds: float) -> Iterator[str]:
         raise BlobError
         yield
 

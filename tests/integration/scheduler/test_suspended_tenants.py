@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.admission.gate import SubmissionLimits
+from app.admission.submission_limits import SubmissionLimits
 from app.admission.tenant_limits import TenantLimits
 from app.errors import Conflict, NotFound
 from app.policy.wait_reasons import WaitReason, explain
@@ -157,6 +157,7 @@ def fill(database: DatabaseFixture, tenant_id: int, blobs: BlobStore) -> str:
         " VALUES (gen_random_uuid(), %s, 'd', now(), gen_random_uuid())",
         "INSERT INTO tenant_limits (tenant_id, pool, depth) VALUES (%s, 'medium', 1000)",
         "INSERT INTO rate_buckets (tenant_id) VALUES (%s)",
+        "INSERT INTO blob_counts (tenant_id, bytes, counted_at) VALUES (%s, 1, now())",
         "INSERT INTO refusals (tenant_id, day, code) VALUES (%s, current_date, 'X')",
         "INSERT INTO verdicts (kind, tenant_id) VALUES ('spike', %s)",
         "INSERT INTO shares (tenant_id, pool, pass, counted_day, counted_seconds, weight)"

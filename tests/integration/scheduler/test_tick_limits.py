@@ -8,7 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from app.admission.gate import Gate, SubmissionLimits
+from app.admission.gate import Gate
+from app.admission.submission_limits import SubmissionLimits
 from app.admission.tenant_limits import TenantLimits
 from app.errors import RateLimited
 from app.scheduler.maintenance.recurring_jobs import BATCH

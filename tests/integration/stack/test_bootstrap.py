@@ -11,6 +11,7 @@ import subprocess
 import tarfile
 import venv
 import zipfile
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,10 @@ class Project:
         shutil.copy(ROOT / "Makefile", folder)
         shutil.copy(ROOT / "app/stack/bootstrap.sh", folder / "app/stack")
 
-    def require(self, *lines: str) -> None:
-        (self.folder / "requirements.txt").write_text("\n".join(lines) + "\n")
+    def require(self, *lines: str, digest: str = "0" * 64) -> None:
+        """Pins with the hash of a file that nobody has, unless it is given."""
+        pins = (f"{line} --hash=sha256:{digest}" if "==" in line else line for line in lines)
+        (self.folder / "requirements.txt").write_text("\n".join(pins) + "\n")
 
     def make(self, target: str, **variables: str) -> tuple[int, str]:
         """How ``make`` ends, and what it says."""
@@ -110,9 +113,52 @@ def test_package_without_a_wheel_is_named_and_not_compiled(
     assert "compiler would be needed" not in said
 
 
+def make_wheel(folder: Path) -> Path:
+    """some-thing 1.0, which has nothing in it."""
+    path, about = folder / "some_thing-1.0-py3-none-any.whl", "some_thing-1.0.dist-info"
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr(
+            f"{about}/METADATA", "Metadata-Version: 2.1\nName: some-thing\nVersion: 1.0\n"
+        )
+        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        wheel.writestr(f"{about}/RECORD", "")
+    return path
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_file_without_one_of_the_hashes_is_refused(
+    project: Project, tmp_path: Path, checked: bool
+) -> None:
+    wheel = make_wheel(tmp_path)
+    index = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
+    installed = project.folder.glob(".venv/lib/python*/site-packages/some_thing-1.0.dist-info")
+    project.require("some-thing==1.0")
+    code, said = project.make("venv", **index)
+    assert code != 0 and not list(installed)
+    assert "pip refused some-thing==1.0: what it downloaded is not a file that" in said
+    assert "HASHES=0" in said
+    if checked:
+        project.require("some-thing==1.0", digest=sha256(wheel.read_bytes()).hexdigest())
+    else:
+        index["HASHES"] = "0"
+    code, said = project.make("venv", **index)
+    assert code == 0, said
+    assert ("not compared with their hashes" in said) is not checked
+    assert project.make("venv", PIP_NO_INDEX="1") == (0, ""), "that installation counts"
+    words = (".venv/bin/python", "-m", "pip", "uninstall", "--quiet", "--yes", "some-thing")
+    subprocess.run(words, cwd=project.folder, check=True)
+
+
+def test_pin_without_a_hash_is_refused(project: Project, tmp_path: Path) -> None:
+    make_wheel(tmp_path)
+    (project.folder / "requirements.txt").write_text("some-thing==1.0\n")
+    code, said = project.make("venv", PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path))
+    assert code != 0
+    assert "requirements.txt has a pin without hashes: run 'make hashes'" in said
+
+
 def test_wheel_of_another_version_is_not_enough(project: Project, tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "some_thing-1.0-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("some_thing-1.0.dist-info/METADATA", "Name: some-thing\nVersion: 1.0\n")
+    make_wheel(tmp_path)
     project.require("some-thing==2.0")
     code, said = project.make("venv", PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path))
     assert code != 0

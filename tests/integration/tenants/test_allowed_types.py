@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from werkzeug.test import TestResponse
 
-from app.admission.gate import SubmissionLimits
 from app.admission.replays import replay_for_tenants
+from app.admission.submission_limits import SubmissionLimits
 from app.admission.tenant_limits import TenantLimits
 from app.scheduler.maintenance.recurring_jobs import RecurringJobs
 from app.scheduler.maintenance.replayer import Replayer

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from hypothesis import strategies as st
 
-from app.admission.gate import SubmissionLimits
+from app.admission.submission_limits import SubmissionLimits
 from app.admission.tenant_limits import TenantLimits
 from app.scheduler.maintenance.replayer import Replayer
 from models.jobs.admit import admit_group

@@ -26,11 +26,16 @@ from tests.support.chart import (
     pods,
     render,
 )
-from tests.support.compose import argv_of, last_stage, read_compose, seconds_of
+from tests.support.compose import (
+    IN_FILES,
+    argv_of,
+    last_stage,
+    own_services,
+    read_compose,
+    seconds_of,
+)
 
-COMPOSE: dict[str, dict[str, Any]] = {
-    name: service for name, service in read_compose({})["services"].items() if "build" in service
-}
+COMPOSE = own_services(read_compose({}))
 #: All value sets, as they are installed and as they are upgraded.
 RENDERED = {
     (name, upgrade): render(values, upgrade=upgrade)
@@ -149,7 +154,7 @@ def test_pods_may_do_nothing_but_their_work(documents: list[Document]) -> None:
 @EVERY_RENDERING
 def test_every_variable_is_a_setting(documents: list[Document]) -> None:
     listed = set(re.findall(r"^#([A-Z_]+)=", (ROOT / ".env.example").read_text(), re.M))
-    listed |= {key for service in COMPOSE.values() for key in service["environment"]}
+    listed |= {key for service in COMPOSE.values() for key in service["environment"]} | IN_FILES
     for owner, container in containers(documents):
         names = [one["name"] for one in container["env"]]
         assert len(names) == len(set(names)), owner
@@ -172,7 +177,7 @@ def test_every_setting_can_be_given_in_one_place() -> None:
         if "value" in one
     } - plain
     assert not plain & secret and not derived & secret
-    given = {key for service in COMPOSE.values() for key in service["environment"]}
+    given = {key for service in COMPOSE.values() for key in service["environment"]} | IN_FILES
     assert plain | secret | derived == given
 
 

@@ -31,7 +31,7 @@ class Clock:
 
 
 def ask_together(
-    monkeypatch: pytest.MonkeyPatch, page: SingleFlight, make: Callable[[], str], count: int
+    monkeypatch: pytest.MonkeyPatch, page: SingleFlight[str], make: Callable[[], str], count: int
 ) -> list[str]:
     """What each is told; all have asked before the first is answered."""
     clock = Clock(count)
@@ -77,6 +77,17 @@ def test_page_is_told_again_while_it_is_fresh(monkeypatch: pytest.MonkeyPatch) -
     assert [page.read(store.read) for _ in range(3)] == ["page 1"] * 3
     monkeypatch.setattr(single_flight, "FRESH_SECONDS", 0.0)
     assert [page.read(store.read) for _ in range(2)] == ["page 2", "page 3"]
+
+
+def test_how_old_a_value_may_be_is_up_to_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(single_flight.time, "monotonic", lambda: now[0])
+    keys, store = SingleFlight[str](), Store()
+    assert keys.read(store.read, 3600.0) == "page 1"
+    now[0] += 10.0
+    assert keys.read(store.read, 3600.0) == "page 1"
+    assert keys.read(store.read, 5.0) == "page 2"
+    assert keys.read(store.read, 5.0) == keys.read(store.read, 3600.0) == "page 2"
 
 
 def test_error_is_for_those_who_waited_and_for_nobody_else(

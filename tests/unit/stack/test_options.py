@@ -157,6 +157,37 @@ def test_setting_that_makes_no_sense_is_one_line(
     assert line.startswith(f"fairline: {said}") and "\n" not in line
 
 
+OIDC = {
+    "PUBLIC_URL": "https://fair.example/",
+    "OIDC_ISSUER": "https://login.example/realms/main",
+    "OIDC_CLIENT_ID": "fairline",
+    "OIDC_OPERATORS": "admins, owners",
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"PUBLIC_URL": ""}, "FAIRLINE_OIDC_ISSUER needs FAIRLINE_PUBLIC_URL too"),
+        ({"OIDC_CLIENT_ID": ""}, "FAIRLINE_OIDC_ISSUER needs FAIRLINE_OIDC_CLIENT_ID too"),
+        ({"OIDC_OPERATORS": " , "}, "FAIRLINE_OIDC_ISSUER needs FAIRLINE_OIDC_OPERATORS or"),
+        ({"OIDC_ISSUER": "http://login.example"}, "FAIRLINE_OIDC_ISSUER: must begin with https"),
+        ({"PUBLIC_URL": "http://fair.example"}, "FAIRLINE_PUBLIC_URL: must begin with https"),
+        ({"PUBLIC_URL": "https://fair.example/x"}, "FAIRLINE_PUBLIC_URL: must have no path"),
+    ],
+)
+def test_sign_in_by_openid_connect_is_configured_completely_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], said: str
+) -> None:
+    for name, value in OIDC.items():
+        monkeypatch.setenv(f"FAIRLINE_{name}", value)
+    assert read_settings(Settings).public_url == "https://fair.example"
+    for name, value in changes.items():
+        monkeypatch.setenv(f"FAIRLINE_{name}", value)
+    with pytest.raises(SystemExit, match=f"^fairline: {said}"):
+        read_settings(Settings)
+
+
 def test_more_workers_than_the_autoscaler_may_have_are_refused_before_the_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

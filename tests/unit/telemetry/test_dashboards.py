@@ -17,7 +17,7 @@ from app.reads.gauges import STATES, GaugeReadings
 from app.stack.spec import PROJECT_ROOT
 from models.pools import POOLS
 from models.tallies import TallyKind
-from tests.support.compose import read_compose
+from tests.support.compose import own_services, read_compose
 
 DEPLOY = PROJECT_ROOT / "deploy"
 DASHBOARDS = sorted((DEPLOY / "grafana/dashboards").glob("*.json"))
@@ -247,9 +247,8 @@ def test_the_collector_takes_what_the_processes_send_and_its_pipelines_are_whole
     assert config["exporters"]["prometheus"]["namespace"], "or they are taken for those of /metrics"
     http = config["receivers"]["otlp"]["protocols"]["http"]["endpoint"].rpartition(":")[2]
     sent_to = f"http://otel-collector:{http}"
-    for name, service in SERVICES.items():
-        if "build" in service:
-            assert service["environment"]["OTEL_EXPORTER_OTLP_ENDPOINT"] == sent_to, name
+    for name, service in own_services(COMPOSE).items():
+        assert service["environment"]["OTEL_EXPORTER_OTLP_ENDPOINT"] == sent_to, name
 
 
 @pytest.mark.parametrize(
