@@ -59,7 +59,7 @@ POLICIES: Mapping[str, tuple[str, str]] = {
     "sessions": ("", ""),
 }
 
-#: Privileges by role and table: S(elect), I(nsert), U(pdate), D(elete), T(runcate). In brackets the
+#: Privileges by role and table or sequence: S(elect), I(nsert), U(pdate), D(elete), T(runcate). In brackets the
 #: columns that a privilege is for.
 GRANTS: Mapping[str, Mapping[str, str]] = {
     API: {
@@ -133,6 +133,9 @@ GRANTS: Mapping[str, Mapping[str, str]] = {
         "job_count_keys": "SD",
         "job_count_sums": "SID",
         "job_count_deltas": "SID",
+        # Which numbers were drawn.
+        "job_count_deltas_id_seq": "S",
+        "arrivals_id_seq": "S",
     },
     WORKER: {
         **dict.fromkeys(

@@ -36,6 +36,10 @@ SET_ROLE = "SELECT set_config('role', '{}', true)"
 AS_LOGIN = f"{SET_ROLE.format('none')}; "
 
 
+#: All that a transaction takes after an error. It has the role of its savepoint then.
+ROLL_BACK_TO = "ROLLBACK TO "
+
+
 class StatementScope(NamedTuple):
     """What the statements of a thread or greenlet are limited to."""
 
@@ -107,7 +111,10 @@ def limit_statements(engine: Engine) -> None:
         _context: Any,
         _executemany: bool,
     ) -> tuple[str, Any]:
-        return _scope.get().prefix + statement, parameters
+        prefix = _scope.get().prefix
+        if prefix and statement.startswith(ROLL_BACK_TO):
+            prefix = ""
+        return prefix + statement, parameters
 
     event.listen(engine, "before_cursor_execute", begin_with_role, retval=True)
 

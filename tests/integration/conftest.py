@@ -24,6 +24,7 @@ from tests.support.api_server import ApiServer, serving
 from tests.support.browsing import Browser, console_of
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.emptied import emptied
+from tests.support.statement_roles import run_in_roles
 
 
 @pytest.fixture(scope="session")
@@ -75,6 +76,7 @@ def database_url(postgres: Running[EmbeddedPostgres]) -> Iterator[str]:
 @pytest.fixture
 def engine(database_url: str) -> Iterator[Engine]:
     opened = open_engine(DatabaseSettings(database_url=database_url, db_pool_size=5))
+    run_in_roles(opened)
     with opened.connect() as connection:
         connection.exec_driver_sql("INSERT INTO tenants (name) VALUES ('demo')")
     yield opened
@@ -86,6 +88,7 @@ def api_database(postgres: Running[EmbeddedPostgres]) -> Iterator[DatabaseFixtur
     """The database behind ``api``."""
     with fresh_database(postgres) as url:
         opened = open_engine(DatabaseSettings(database_url=url, db_pool_size=5))
+        run_in_roles(opened)
         with opened.connect() as connection:
             connection.exec_driver_sql("INSERT INTO tenants (name) VALUES ('demo'), ('other')")
         yield DatabaseFixture(opened)

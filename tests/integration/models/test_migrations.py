@@ -429,7 +429,8 @@ def test_an_empty_database_has_no_version_before(
     database = DatabaseFixture(engine)
     targets: list[str] = []
     monkeypatch.setattr("alembic.command.upgrade", lambda _, target: targets.append(target))
-    monkeypatch.setattr(commands, "database", lambda: engine)
+    monkeypatch.setattr("app.cli.login.owner_database", lambda: engine)
+    monkeypatch.setattr("app.cli.login.keep_login", lambda *_: None)
 
     def expand() -> None:
         CliRunner().invoke(commands.migrate, ["--expand"], catch_exceptions=False)
