@@ -23,7 +23,9 @@ READ_MISSING = """
            array(SELECT role FROM unnest(%(roles)s::text[]) AS role
                  WHERE to_regrole(quote_ident(%(login)s)) IS NULL
                     OR NOT pg_has_role(%(login)s, role, 'MEMBER')) AS roles,
-           quote_ident(%(login)s) AS name
+           quote_ident(%(login)s) AS name,
+           EXISTS (SELECT FROM pg_roles WHERE rolname = %(login)s
+                   AND NOT rolinherit AND NOT rolsuper AND NOT rolcreaterole) AS as_made_here
 """
 
 
@@ -40,7 +42,7 @@ def owner_database() -> Engine:
 def keep_login(engine: Engine, settings: DatabaseSettings) -> None:
     """Make the login of the settings unless it is there; let it take on the roles.
 
-    It gets the password of its URL: also later, once it can take them on and its own is refused.
+    It gets the password of its URL: also later, if that is refused and the login is as made here.
     """
     from psycopg2.extensions import encrypt_password, quote_ident
     from sqlalchemy import make_url
@@ -60,7 +62,7 @@ def keep_login(engine: Engine, settings: DatabaseSettings) -> None:
             password = f" PASSWORD '{word}'"
         if missing.login:
             connection.exec_driver_sql(f"CREATE ROLE {missing.name} LOGIN NOINHERIT{password}")
-        elif refused and not missing.roles:  # else it may be somebody else's
+        elif refused and missing.as_made_here:  # others may have other users
             connection.exec_driver_sql(f"ALTER ROLE {missing.name}{password}")
         for role in missing.roles:
             connection.exec_driver_sql(f"GRANT {quote_ident(role, driver)} TO {missing.name}")

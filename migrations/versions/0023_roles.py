@@ -59,8 +59,8 @@ POLICIES: Mapping[str, tuple[str, str]] = {
     "sessions": ("", ""),
 }
 
-#: Privileges by role and table or sequence: S(elect), I(nsert), U(pdate), D(elete), T(runcate). In brackets the
-#: columns that a privilege is for.
+#: Privileges by role and table or sequence: S(elect), I(nsert), U(pdate), D(elete), T(runcate). In
+#: brackets the columns that a privilege is for.
 GRANTS: Mapping[str, Mapping[str, str]] = {
     API: {
         **dict.fromkeys(
