@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import event
 
 from tests.support.database_fixture import DatabaseFixture
+from tests.support.statement_roles import without_role
 
 #: Most rows have ended long ago; the line is long, half of it behind one dependency; little is
 #: in flight or put off.
@@ -78,6 +79,7 @@ def plan_of_call(
     """
 
     def capture(_: Any, cursor: Any, sql: str, parameters: Mapping[str, Any], *__: Any) -> None:
+        sql = without_role(sql)
         if sql.startswith("PREPARE "):
             return
         cursor.execute("SET plan_cache_mode = force_generic_plan")

@@ -23,14 +23,17 @@ ROLES = {
     **{f"app/{name}/": DatabaseRole.API for name in API_PACKAGES},
 }
 PREFIXES = tuple(SET_ROLE.format(role) for role in (*DatabaseRole, "none"))
+TESTS = f"{PROJECT_ROOT / 'tests'}/"
 FOLDERS = {str(PROJECT_ROOT / folder) + "/": role for folder, role in ROLES.items()}
 
 
 def role_of(frame: FrameType | None) -> DatabaseRole | None:
-    """The role of the process that the outermost caller belongs to; None: of a test."""
+    """The role of whoever a test called; None: the test itself sends it."""
     found = None
     while frame is not None:
         file = frame.f_code.co_filename
+        if file.startswith(TESTS):
+            break
         for folder, role in FOLDERS.items():
             if file.startswith(folder):
                 found = role
@@ -54,7 +57,7 @@ def run_in_roles(engine: Engine) -> None:
         _context: Any,
         _executemany: bool,
     ) -> tuple[str, Any]:
-        role = role_of(sys._getframe())
+        role = role_of(sys._getframe(1))
         if role is None or statement.startswith((*PREFIXES, ROLL_BACK_TO)):
             return statement, parameters
         return f"{SET_ROLE.format(role)}; {statement}", parameters
