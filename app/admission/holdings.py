@@ -18,12 +18,16 @@ from models.tallies import Tallies, TallyKind
 
 
 def held_statement(kind: TallyKind, since: str, counted: str = "0") -> str:
-    """Sums up what tenants got ``since``: a lookup by primary key for each tenant and bucket."""
+    """Sums up what tenants got ``since``: a lookup by primary key for each tenant and bucket.
+
+    After a failover to a server whose clock is behind, that may be later than now.
+    """
     step = f"interval '{kind.bucket_seconds} s'"
     return f"""
     SELECT asked.place, ({counted} + sum(got.amount))::bigint AS held
     FROM unnest(%(places)s::int[], %(tenants)s::bigint[]) AS asked (place, tenant_id),
-         generate_series(date_bin({step}, {since}, 'epoch'), now(), {step}) AS step (bucket),
+         generate_series(
+             date_bin({step}, least(now(), {since}), 'epoch'), now(), {step}) AS step (bucket),
          LATERAL (
              SELECT coalesce(sum(amount), 0) AS amount FROM tallies
              WHERE kind = '{kind}' AND bucket = step.bucket AND name = asked.tenant_id::text

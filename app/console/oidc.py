@@ -40,6 +40,9 @@ ONCE = ("code", "state", "iss", "error")
 def get_oidc() -> AnyResponse:
     """Send the browser to the provider."""
     client, target = provider(), local(request.args.get("next", "/"))
+    if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+        # A link of another site would end the session of whoever follows it.
+        return sign_in_page(target)
     try:
         begun, url = client.begin()
     except ProviderUnavailable as error:

@@ -30,6 +30,8 @@ from models.audit import Act, acting
 
 #: What signing in is recorded as.
 BEGINS = (Act.SESSION_BEGIN,)
+#: Requests that a tenant's sign-in counts as.
+SESSION_COST = 100
 
 
 @route("GET", "/console/sign-in", Access.PUBLIC)
@@ -58,6 +60,11 @@ def post_sign_in() -> AnyResponse:
     except Unauthenticated as error:
         current_services().refused.note(error, request.environ)
         return sign_in_page(target, HTTPStatus.UNAUTHORIZED, key=error.detail)
+    if caller.tenant is not None:
+        # A session is a row for half a day and one of the audit log, which stays for a year.
+        gate = current_services().gate
+        gate.pass_request(caller.tenant)
+        gate.charge_requests(caller.tenant, SESSION_COST - 1)
     # A proxy may have terminated TLS; the Origin header still has the browser's scheme.
     secure = request.is_secure or request.headers.get("Origin", "").startswith("https://")
     return begin_session(caller, caller.key, target, secure=secure)

@@ -2,8 +2,9 @@
 
 ``python -m app.stack.compose_secrets`` is the service ``secrets``, which ends before the others
 start. A password that is set in the environment replaces the one that is kept. Every file can be
-read by the user of the service that needs it, and by nobody else; each is replaced as a whole. If
-this is killed, the next start goes on with the passwords that were written.
+read by the user of the service that needs it; each is replaced as a whole. Those of PostgreSQL and
+RabbitMQ have the same number in their images, so each can read the other's file. If this is
+killed, the next start goes on with the passwords that were written.
 """
 
 from __future__ import annotations

@@ -81,9 +81,12 @@ def cost_is_right(data: Mapping[str, Any]) -> None:
     assert all(cost["wal"] > 0 for cost in durable)
     assert [each["processes"] for each in data["workers"]] == list(plan.workers)
     assert [each["processes"] for each in data["apis"]] == list(plan.apis)
-    for grown in (*data["workers"], data["simulated"], *data["apis"]):
+    every = (*data["workers"], data["simulated"], *data["apis"])
+    for grown in every:
         assert grown["rate"] > 0 < grown["ms_per_job"]["PostgreSQL"]
-        assert sum(grown["backends"].values()) > 0, "it was looked at"
+        assert grown["looks"] > 5
+    # With little work a short time may see none of it.
+    assert sum(sum(grown["backends"].values()) for grown in every) > 0
 
 
 #: What an experiment must have counted, on top of what holds for all.

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 from authlib.oidc.core import CodeIDToken
 from authlib.oidc.discovery import get_well_known_url
 from joserfc import jwt
-from joserfc.errors import InvalidKeyIdError, JoseError
+from joserfc.errors import BadSignatureError, InvalidKeyIdError, JoseError
 from joserfc.jwk import KeySet
 from joserfc.jws import JWSRegistry
 
@@ -154,7 +154,7 @@ class OidcClient:
         keys = self._keys.read(self._fetch_keys, DOCUMENT_SECONDS)
         try:
             return jwt.decode(signed, keys, registry=registry)
-        except InvalidKeyIdError:
+        except (InvalidKeyIdError, BadSignatureError):  # keys without an id may have changed
             keys = self._keys.read(self._fetch_keys, KEYS_AGAIN_SECONDS)
             return jwt.decode(signed, keys, registry=registry)
 

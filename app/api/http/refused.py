@@ -96,7 +96,7 @@ def described(error: FairlineError, environ: WSGIEnvironment) -> tuple[Actor, st
     sent = None if caller else parse_authorization(environ.get("HTTP_AUTHORIZATION", ""))
     path = environ.get("PATH_INFO", "")[:MOST_PATH].replace("\0", "")
     role = "unknown"
-    if caller is not None:
+    if caller is not None and caller.scopes:
         role = "operator" if caller.tenant is None else "tenant"
     actor = Actor(
         via="console" if path.startswith("/console") else "api",

@@ -91,7 +91,6 @@ def delete_job(job_id: str) -> Response:
     Scope.READ,
     "Why a job has not started, and when it probably will",
     Returns(200, answers.Wait),
-    counted=False,
 )
 def get_wait(job_id: str) -> Response:
     tenant_id, known = current_tenant().id, known_id(job_id)

@@ -32,9 +32,9 @@ class Promoter(RoleQueries):
 
     def run_once(self, now: float) -> int:
         """Promote what each pool's pace allows; how many."""
-        seconds, self._at = now - (now if self._at is None else self._at), now
         if now < self._look_due and not self._pools.has_scheduled:
             return 0
+        seconds, self._at = now - (now if self._at is None else self._at), now
         self._look_due = now + LOOK_SECONDS
         due = find_due(self._engine)
         if not due:

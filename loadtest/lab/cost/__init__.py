@@ -100,7 +100,7 @@ def seconds(size: Size) -> float:
     ]
     counts = len(plan.workers) + len(plan.apis) + 1
     starts = WORKER_SECONDS * max(plan.workers) + API_SECONDS * len(plan.apis)
-    return 12 + 4 * (OPEN_SECONDS + sum(each)) + starts + counts * (1.5 * plan.seconds + 4) + 12
+    return 12 + 4 * (OPEN_SECONDS + sum(each)) + starts + counts * (2 * plan.seconds + 4) + 12
 
 
 def run(context: RunContext) -> Report:
@@ -210,7 +210,7 @@ class Run:
         warm = 2 * plan.warm_seconds + 6 * ms / 1000
         # Jobs that began together end together: a shorter time may see none of them.
         seconds = max(plan.seconds, 2 * ms / 1000)
-        jobs = round(RESERVE * ideal * (warm + 1.5 * seconds)) + 100
+        jobs = round(RESERVE * ideal * (warm + 2 * seconds)) + 100
         payloads = ({"ms": ms, "n": number} for number in range(jobs))
         admit(engine, tenant_id(engine, TENANT), type_name(ms), POOL, payloads)
         time.sleep(warm)
@@ -219,7 +219,7 @@ class Run:
             cost = measure(self._ours, ms, 0.0, seconds)
             # Afterwards: a look takes PostgreSQL as much time as a few jobs.
             with self._waits() as waits:
-                time.sleep(seconds / 2)
+                time.sleep(seconds)
         possible = slots / max(ms / 1000, rows(engine, RUN_SECONDS)[0][0])
         left = int(rows(engine, QUEUED)[0][0])
         return Grown(workers, cost, waits.waited, possible, left, slots)

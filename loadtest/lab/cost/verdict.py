@@ -133,6 +133,7 @@ def grown_data(grown: Grown) -> dict[str, object]:
         "ms_per_job": by_kind(grown.cost),
         "of_ideal": grown.of_ideal,
         "left": grown.left,
+        "looks": grown.waited.looks,
         "backends": grown.waited.by_kind(),
         "waits": [[*wait, mean] for wait, mean in grown.waited.longest(20)],
     }

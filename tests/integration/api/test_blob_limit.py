@@ -125,6 +125,20 @@ def test_what_was_removed_makes_room_once_it_was_counted(
     assert tenant.post(LARGE).status_code == 202
 
 
+def test_a_count_from_the_future_is_no_error(
+    http_client: HttpClient, api_database: DatabaseFixture
+) -> None:
+    """The clock of a new primary may be behind that of the old one."""
+    api_database.execute(
+        "INSERT INTO blob_counts (tenant_id, bytes, counted_at)"
+        " VALUES (0, 0, now() + interval '10 minutes')"
+        " ON CONFLICT (tenant_id) DO UPDATE SET counted_at = excluded.counted_at"
+    )
+    tenant = Tenant(http_client, api_database)
+    assert [tenant.post(LARGE).status_code for _ in range(2)] == [202, 202]
+    assert_refused(tenant.post(LARGE))
+
+
 def test_checkpoints_count_too(
     http_client: HttpClient, api_database: DatabaseFixture, tmp_path: Path
 ) -> None:

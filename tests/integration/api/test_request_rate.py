@@ -20,8 +20,8 @@ from tests.support.routes import TENANT, TENANT_PAGE, Call
 
 CODE = "TENANT_REQUEST_RATE_EXCEEDED"
 JOB: dict[str, Any] = {"type": "echo", "payload": {}}
-#: Submissions have another rate, and whoever waits may ask why.
-NOT_COUNTED = {"POST /applications", "POST /jobs", "POST /jobs/batch", "GET /jobs/<job_id>/wait"}
+#: Submissions have another rate.
+NOT_COUNTED = {"POST /applications", "POST /jobs", "POST /jobs/batch"}
 OF_TENANTS = [(route, call) for route, call in EACH if call.access in (TENANT, TENANT_PAGE)]
 
 
@@ -159,6 +159,44 @@ def test_each_discarded_job_counts_as_a_request(
     assert_refused(answer)
     assert 6 <= int(answer.headers["Retry-After"]) <= 8, "5 were there, 11 were spent"
     assert api_database.job(dead[11]).status == "dead"
+
+
+def test_discarding_from_the_page_costs_as_much(
+    http_client: Knocking, api_database: DatabaseFixture
+) -> None:
+    tenant = Tenant(http_client, api_database, requests_per_second=1.0)
+    dead = make_dead(api_database, tenant_id=tenant.profile.id)
+    for _ in range(11):
+        make_dead(api_database, tenant_id=tenant.profile.id)
+    row = api_database.job(dead)
+    form = {"type": row.type, "error_class": row.error_class}
+    answer = http_client.app.test_client().post(
+        "/tenant/dead-letters/discard",
+        headers={"Authorization": f"Bearer {tenant.key}"},
+        data=form,
+    )
+    assert answer.status_code == 303
+    assert api_database.job(dead).status == "cancelled"
+    assert_refused(tenant.get())
+
+
+def test_signing_in_costs_a_hundred_requests(
+    http_client: Knocking, api_database: DatabaseFixture
+) -> None:
+    tenant = Tenant(http_client, api_database, requests_per_second=1.0)
+    before = api_database.query("SELECT count(*) FROM audit_log")[0][0]
+    statuses = [
+        http_client.app.test_client()
+        .post(
+            "/console/sign-in", headers={"Sec-Fetch-Site": "same-origin"}, data={"key": tenant.key}
+        )
+        .status_code
+        for _ in range(5)
+    ]
+    assert statuses == [303, 429, 429, 429, 429]
+    written = "SELECT count(*) FROM audit_log WHERE what = 'session.begin'"
+    assert api_database.query(written)[0][0] == 1
+    assert api_database.query("SELECT count(*) FROM audit_log")[0][0] <= before + 2
 
 
 def test_a_replay_costs_as_many_submissions_as_it_queues(

@@ -198,6 +198,12 @@ def test_who_is_in_no_group_is_refused_by_name(
     assert row.target == "GET /console/oidc/callback"
 
 
+def test_a_link_of_another_site_begins_nothing(browser: FlaskClient) -> None:
+    answer = browser.get("/console/oidc", headers=BACK)
+    assert answer.status_code == 200 and "Set-Cookie" not in answer.headers
+    assert "Sign in" in answer.text
+
+
 def test_request_asks_for_a_code_with_pkce_state_and_nonce(
     browser: FlaskClient, provider: OidcProvider
 ) -> None:
