@@ -80,7 +80,7 @@ GRANTS: Mapping[str, Mapping[str, str]] = {
         "run_logs": "SUD",
         "idempotency_keys": "SIU",
         "erasures": "SIU",
-        "events": "SID",
+        "events": "SIU(detail)D",
         "replays": "SIU",
         "schedules": "SIUD",
         "express_lanes": "SU",
