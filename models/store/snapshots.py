@@ -11,9 +11,9 @@ LONG_SECONDS = 300.0
 
 #: One row: how long ago the oldest transaction of this database began, and how many transactions
 #: ago the oldest snapshot was taken. Of slots and standbys only the latter is known. Vacuum's own
-#: workers hold nothing back.
+#: workers hold nothing back. One that began a moment after this statement is no time ago.
 OLDEST_SNAPSHOT = """
-    SELECT coalesce(extract(epoch FROM now() - min(since)), 0)::float8 AS seconds,
+    SELECT greatest(0, extract(epoch FROM now() - min(since)))::float8 AS seconds,
            coalesce(max(age(xmin)), 0)::bigint AS transactions
     FROM (
         SELECT xact_start AS since, coalesce(backend_xmin, backend_xid) AS xmin
