@@ -148,8 +148,8 @@ class Gate(SubmissionLimits):
             raise
 
     def charge_requests(self, tenant: TenantProfile, requests: int) -> None:
-        """Count what a request did to many jobs as so many requests more."""
-        self._requests.charge(tenant, requests)
+        """Count a request that passed, and did as much as so many, as that many."""
+        self._requests.charge(tenant, max(0, requests - 1))
 
     def pass_rate(self, tenant: TenantProfile, submissions: int = 1) -> RateAllowance | None:
         """Spend the tenant's tokens, or refuse; None if it needs none."""

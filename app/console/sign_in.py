@@ -64,7 +64,7 @@ def post_sign_in() -> AnyResponse:
         # A session is a row for half a day and one of the audit log, which stays for a year.
         gate = current_services().gate
         gate.pass_request(caller.tenant)
-        gate.charge_requests(caller.tenant, SESSION_COST - 1)
+        gate.charge_requests(caller.tenant, SESSION_COST)
     # A proxy may have terminated TLS; the Origin header still has the browser's scheme.
     secure = request.is_secure or request.headers.get("Origin", "").startswith("https://")
     return begin_session(caller, caller.key, target, secure=secure)

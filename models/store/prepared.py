@@ -38,7 +38,7 @@ class PreparedStatement:
     """A statement that names its parameters as ``%(name)s``, with a type where none is implied."""
 
     def __init__(self, name: str, sql: str) -> None:
-        self.sql = sql
+        self._sql = sql
         names = dict.fromkeys(PARAMETER.findall(sql))
         places = {parameter: place for place, parameter in enumerate(names, 1)}
         body = PARAMETER.sub(lambda found: f"${places[found[1]]}", sql)
@@ -70,7 +70,7 @@ class PreparedStatement:
                 if code_of(error) not in NOT_OURS:
                     raise
                 self._stays = False
-        return connection.exec_driver_sql(self.sql, given)
+        return connection.exec_driver_sql(self._sql, given)
 
     def _make_ready(self, connection: Connection, *, anew: bool = False) -> None:
         """Prepare it on this connection, unless it is prepared and the plan is fresh."""

@@ -60,10 +60,12 @@ def opened(
             **settings,
         )
     )
+    services: Services = app.extensions["fairline"]
+    # Its thread would write what one test was refused into the next one's tables.
+    services.refused.close()
     try:
         yield app
     finally:
-        services: Services = app.extensions["fairline"]
         services.tenants.directory.close()
         services.events.close()
         services.engine.dispose()

@@ -131,8 +131,7 @@ def post_discard() -> Response:
         error_class=request.error_class,
         bounded=write_state,
     )
-    # The request itself is counted already.
-    current_services().gate.charge_requests(current_tenant(), max(0, len(discarded) - 1))
+    current_services().gate.charge_requests(current_tenant(), len(discarded))
     skipped = len(ids) - len(discarded) if ids else 0
     return Reply({"discarded": len(discarded), "skipped": skipped, "ids": discarded})
 

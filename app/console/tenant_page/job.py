@@ -75,8 +75,7 @@ def post_discard() -> AnyResponse:
         error_class=wanted.error_class,
         bounded=write_state,
     )
-    # The request itself is counted already.
-    current_services().gate.charge_requests(current_tenant(), max(0, len(discarded) - 1))
+    current_services().gate.charge_requests(current_tenant(), len(discarded))
     notice = f"{counted(len(discarded), 'dead letter')} discarded."
     if len(discarded) == MOST_DISCARDED:
         notice += " There may be more: press again."

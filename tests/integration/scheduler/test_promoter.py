@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from app.policy import pacing
-from app.scheduler.dispatching.promoter import BATCH, Promoter
+from app.scheduler.dispatching.promoter import BATCH, LOOK_SECONDS, Promoter
 from models.presence import Presence, announce
 from tests.support.database_fixture import DatabaseFixture, FakePublisher
 from tests.support.emptied import emptied
@@ -104,6 +104,23 @@ def test_due_jobs_are_promoted_and_others_are_not(database: DatabaseFixture) -> 
     statuses = [row.status for row in database.query("SELECT status FROM jobs ORDER BY execute_at")]
     assert statuses == ["queued", "scheduled"]
     assert role.run_once(0.2) == 0
+
+
+def test_a_job_that_the_counts_do_not_have_yet_is_found_a_moment_later(
+    database: DatabaseFixture,
+) -> None:
+    pools = database.pools()
+    role = Promoter(database.engine, database.leader, pools, per_second=1000)
+    pools.read(0.0)
+    assert not pools.has_scheduled
+    assert role.run_once(0.0) == 0
+    database.execute(SCHEDULE, "", 1)
+    assert role.run_once(0.9 * LOOK_SECONDS) == 0, "the counts were read before, and said none"
+    assert role.run_once(1.1 * LOOK_SECONDS) == 1
+    database.execute("DELETE FROM jobs")
+    database.execute(SCHEDULE, "", 1)
+    pools.read(1.2 * LOOK_SECONDS)
+    assert role.run_once(1.3 * LOOK_SECONDS) == 1, "with the counts it does not wait"
 
 
 def test_a_stampede_keeps_the_pool_busy_and_leaves_the_line_short(
