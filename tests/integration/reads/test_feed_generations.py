@@ -16,7 +16,7 @@ import psycopg2
 import pytest
 from sqlalchemy import Engine
 
-from app.reads.events import Watch, stream
+from app.reads.events import Watch, feed, stream
 from app.scheduler.maintenance.feed_generations import FeedGenerations
 from app.stack.postgres import DATABASE, INSTALL, PORT, SUPERUSER, EmbeddedPostgres
 from app.stack.services import running
@@ -102,6 +102,21 @@ def test_a_write_in_another_database_of_the_cluster_does_not_delay_the_feed(
         other.cursor().execute("SELECT pg_current_xact_id()")
         ended = [end(database) for _ in range(3)]
         assert hear_all(engine, start, 3) == ended
+
+
+def test_a_reader_resumes_while_a_write_in_another_database_ends(
+    engine: Engine, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a moment it is open in the snapshot and belongs to no backend any more."""
+    ended = feed.READ_ENDS.replace("pg_stat_get_activity(NULL)", "pg_stat_get_activity(0)")
+    with closing(connect_to(postgres, "postgres")) as other:
+        other.cursor().execute("SELECT pg_current_xact_id()")
+        position = position_now(engine)
+        with monkeypatch.context() as moment:
+            moment.setattr(feed, "READ_ENDS", ended)
+            with listening(engine, position) as listener:
+                assert listener.last_event_id == position
+    assert hear_all(engine, position, 0) == []
 
 
 def test_a_write_in_this_database_still_delays_it(engine: Engine) -> None:
