@@ -24,6 +24,7 @@ from tests.support.api_server import ApiServer, serving
 from tests.support.browsing import Browser, console_of
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.emptied import emptied
+from tests.support.http_client import HttpClient, opened
 from tests.support.statement_roles import run_in_roles
 
 
@@ -107,6 +108,15 @@ def api(api_database: DatabaseFixture, services_home: Path) -> Iterator[ApiServe
 def database(api_database: DatabaseFixture) -> DatabaseFixture:
     """The shared database with nothing in it but tenants."""
     return emptied(api_database)
+
+
+@pytest.fixture(scope="module")
+def http_client(
+    api_database: DatabaseFixture, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[HttpClient]:
+    """The API in the test's own process, where a key is required."""
+    with opened(api_database, tmp_path_factory.mktemp("blobs")) as app:
+        yield HttpClient(app)
 
 
 @pytest.fixture(scope="module")

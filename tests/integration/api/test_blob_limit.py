@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +15,12 @@ from app.tenants.terms import Change
 from models.blobs import payload_key
 from models.jobs.ids import new_id
 from tests.support.database_fixture import DatabaseFixture
-from tests.support.http_client import HttpClient, opened
+from tests.support.http_client import HttpClient
 
 CODE = "TENANT_BLOB_BYTES_EXCEEDED"
 #: As it is stored, with quotes.
 LARGE = {"type": "echo", "payload": "x" * 99_998}
 SMALL = {"type": "echo", "payload": "x"}
-
-
-@pytest.fixture(scope="module")
-def http_client(
-    api_database: DatabaseFixture, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[HttpClient]:
-    with opened(api_database, tmp_path_factory.mktemp("blobs")) as app:
-        yield HttpClient(app)
 
 
 class Tenant:

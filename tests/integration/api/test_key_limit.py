@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from app.tenants.terms import Change
 from models.jobs.ids import new_id
 from models.tallies import TallyKind
 from tests.support.database_fixture import DatabaseFixture
-from tests.support.http_client import HttpClient, opened
+from tests.support.http_client import HttpClient
 
 CODE = "TENANT_IDEMPOTENCY_KEYS_EXCEEDED"
 JOB: dict[str, Any] = {"type": "echo", "payload": {}}
@@ -22,14 +21,6 @@ ROUTES: dict[str, Any] = {
     "/applications": {"candidate": "Ada", "payload": {}},
     "/jobs/batch": {"jobs": [JOB, JOB]},
 }
-
-
-@pytest.fixture(scope="module")
-def http_client(
-    api_database: DatabaseFixture, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[HttpClient]:
-    with opened(api_database, tmp_path_factory.mktemp("blobs")) as app:
-        yield HttpClient(app)
 
 
 class Tenant:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -84,14 +83,6 @@ class Caller:
         text = b"" if answer.mimetype == "text/event-stream" else answer.data
         self.described.check(method, url, answer.status_code, answer.headers, text)
         return answer
-
-
-@pytest.fixture(scope="module")
-def http_client(
-    api_database: DatabaseFixture, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[HttpClient]:
-    with opened(api_database, tmp_path_factory.mktemp("blobs")) as app:
-        yield HttpClient(app)
 
 
 @pytest.fixture(scope="module")

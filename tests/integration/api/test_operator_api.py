@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +11,7 @@ from werkzeug.test import TestResponse
 from app.tenants.changes import issue_key
 from models.store.clock import DATABASE_CLOCK
 from tests.support.database_fixture import DatabaseFixture
-from tests.support.http_client import HttpClient, opened
+from tests.support.http_client import HttpClient
 
 TERMS = {
     "tier": "enterprise",
@@ -61,14 +60,6 @@ class Operator:
         document = self.do(method, path, body, status)
         assert document["code"] == code
         return [error["field"] for error in document.get("errors", [])]
-
-
-@pytest.fixture(scope="module")
-def http_client(
-    api_database: DatabaseFixture, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[HttpClient]:
-    with opened(api_database, tmp_path_factory.mktemp("blobs")) as app:
-        yield HttpClient(app)
 
 
 @pytest.fixture

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-import pytest
 from werkzeug.test import TestResponse
 
 from app.admission.replays import replay_for_tenants
@@ -21,7 +20,7 @@ from models.jobs.replay import replay_dead
 from models.jobs.replay_requests import ReplayRequest, create, read
 from models.pools import POOLS
 from tests.support.database_fixture import DatabaseFixture
-from tests.support.http_client import HttpClient, opened
+from tests.support.http_client import HttpClient
 
 APPLICATION = {"candidate": "Ada", "payload": {}}
 MAKE_DEAD = """
@@ -29,14 +28,6 @@ MAKE_DEAD = """
     VALUES (%s, %s, %s, 'short', '{}', 'dead', 1, now(), 'APP_ERROR')
 """
 _numbers = count(1)
-
-
-@pytest.fixture(scope="module")
-def http_client(
-    api_database: DatabaseFixture, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[HttpClient]:
-    with opened(api_database, tmp_path_factory.mktemp("blobs")) as app:
-        yield HttpClient(app)
 
 
 class Limited:
