@@ -224,7 +224,7 @@ SEE_SESSIONS = f"""
             'GRANT pg_read_all_stats TO {API}, {SCHEDULER}';
     WHEN unique_violation THEN NULL;
     END $$"""
-#: Where there is a policy, be it true, the planner uses no statistics of columns with operators that
+#: Where there is a policy, even true, the planner uses no statistics of columns with operators that
 #: are not leakproof, such as ``status``: it would read all of ``jobs`` to find those in flight.
 PASS_POLICIES = f"""
     DO $$
