@@ -106,6 +106,7 @@ SPECS: dict[tuple[str, str], dict[str, Any]] = {
                     name=STRING,
                     ensure={"enum": ["present", "absent"]},
                     login={"type": "boolean"},
+                    bypassrls_={"type": "boolean"},
                     inRoles_=array(STRING),
                 )
             )
