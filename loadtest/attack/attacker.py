@@ -1,0 +1,223 @@
+"""The hostile client: it connects to loopback alone, and notes every answer it gets."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from urllib.parse import urlencode
+
+#: Where the hostile client calls from: another address than the victim's, on the same machine.
+HOSTILE_ADDRESS = "127.0.0.66"
+#: Answers of a raw stream.
+STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
+#: Statuses with which a request that must not be served is refused.
+REFUSED = range(400, 500)
+#: A limit of the server that was reached: no error of it.
+BUSY = 503
+#: Most bytes read of one answer.
+MOST_BYTES = 8 * 1_048_576
+#: Descriptions of a kind that are kept.
+MOST_KEPT = 20
+
+
+class NotLoopback(ValueError):
+    """The target is not this machine."""
+
+
+def on_loopback(host: str) -> str:
+    """The address, if it is one of this machine; a name is none, since it may point anywhere."""
+    try:
+        local = ip_address(host).is_loopback
+    except ValueError:
+        local = False
+    if not local:
+        raise NotLoopback(f"{host} is not a loopback address: nothing else is attacked")
+    return host
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a round was answered."""
+
+    statuses: Counter[int] = field(default_factory=Counter)
+    #: Connections that ended without an answer.
+    closed: int = 0
+    #: Requests that were served although they must not be, and answers with the victim's marker.
+    served: list[str] = field(default_factory=list)
+    leaks: list[str] = field(default_factory=list)
+    #: The most connections at once.
+    connections: int = 0
+
+    @property
+    def server_errors(self) -> int:
+        """Answers from 500 on, but for a limit that was reached."""
+        return sum(n for status, n in self.statuses.items() if status >= 500 and status != BUSY)
+
+
+class Attacker:
+    """Opens connections, sends what it is given, and looks for the marker in every answer."""
+
+    def __init__(self, port: int, marker: str, host: str = "127.0.0.1") -> None:
+        self.host, self.port = on_loopback(host), port
+        #: What only the victim has, and this client never sends.
+        self._marker = marker.encode()
+        self.tally = Tally()
+        self._changing = threading.Lock()
+
+    def connect(
+        self, seconds: float = 5.0, room: int = 0, port: int = 0, source: str = HOSTILE_ADDRESS
+    ) -> socket.socket:
+        """A bare connection; ``room``: bytes that its kernel buffers, as few as possible."""
+        wire = socket.socket()
+        try:
+            if room:
+                wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
+            wire.settimeout(seconds)
+            wire.bind((on_loopback(source), 0))
+            wire.connect((self.host, port or self.port))
+        except BaseException:
+            wire.close()
+            raise
+        return wire
+
+    @contextmanager
+    def held(self, count: int, room: int = 0) -> Iterator[list[socket.socket]]:
+        """As many connections as the server takes, up to a number, closed at the end."""
+        wires: list[socket.socket] = []
+        try:
+            for _ in range(count):
+                try:
+                    wires.append(self.connect(2.0, room))
+                except OSError:
+                    self.note("connection", b"")
+            self.tally.connections = max(self.tally.connections, len(wires))
+            yield wires
+        finally:
+            for wire in wires:
+                wire.close()
+
+    def exchange(
+        self,
+        what: str,
+        sent: bytes,
+        allowed: Collection[int] | None = None,
+        *,
+        end: bool = True,
+        port: int = 0,
+    ) -> list[int]:
+        """Send bytes, read until the server closes; the statuses of its answers.
+
+        ``allowed``: those that the request may get, if not any; ``end``: say that no more comes.
+        """
+        received = b""
+        try:
+            with closing(self.connect(port=port)) as wire:
+                try:
+                    wire.sendall(sent)
+                    if end:
+                        wire.shutdown(socket.SHUT_WR)
+                except OSError:
+                    pass  # refused before the end; the answer is there to be read
+                received = read_answers(wire)
+        except OSError:
+            pass
+        return self.note(what, received, allowed)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        allowed: Collection[int] | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        form: Mapping[str, str] | None = None,
+        key: str = "",
+        port: int = 0,
+    ) -> list[int]:
+        """One request as HTTP clients make it; the status of its answer."""
+        lines = {"Host": f"127.0.0.1:{port or self.port}", "Connection": "close", **(headers or {})}
+        if key:
+            lines["Authorization"] = f"Bearer {key}"
+        if form is not None:
+            body = urlencode(form).encode()
+            lines["Content-Type"] = "application/x-www-form-urlencoded"
+        elif body:
+            lines.setdefault("Content-Type", "application/json")
+        if body or form is not None:
+            lines["Content-Length"] = str(len(body))
+        head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+        sent = f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + body
+        return self.exchange(f"{method} {path[:80]}", sent, allowed, end=False, port=port)
+
+    def note(self, what: str, received: bytes, allowed: Collection[int] | None = None) -> list[int]:
+        """Count answers, look for the marker, and compare with what is allowed."""
+        statuses = [int(status) for status in STATUS.findall(received)]
+        with self._changing:
+            self.tally.statuses.update(statuses)
+            self.tally.closed += not statuses
+            if self._marker in received:
+                keep(self.tally.leaks, what)
+            for status in statuses:
+                if allowed is not None and status not in allowed and status < 500:
+                    keep(self.tally.served, f"{what}: {status}")
+        return statuses
+
+    def count(self, statuses: Mapping[str, int], connections: int) -> None:
+        """Add what a load generator of its own was answered; ``marker`` counts leaks."""
+        with self._changing:
+            for status, number in statuses.items():
+                if status == "marker":
+                    keep(self.tally.leaks, f"{number} answers to a flood")
+                elif status == "0":
+                    self.tally.closed += number
+                else:
+                    self.tally.statuses[int(status)] += number
+            self.tally.connections = max(self.tally.connections, connections)
+
+    def repeat(self, calls: Sequence[Callable[[], object]], threads: int, seconds: float) -> None:
+        """Make all calls, by so many threads, and again while there is time."""
+        self.tally.connections = max(self.tally.connections, threads)
+        numbers = itertools.count()
+        # A server that keeps this client waiting does not make the round endless.
+        until, at_most = time.monotonic() + seconds, time.monotonic() + 5 * seconds
+
+        def work() -> None:
+            while (now := time.monotonic()) < at_most:
+                number = next(numbers)
+                if number >= len(calls) and now >= until:
+                    return
+                calls[number % len(calls)]()
+
+        workers = [threading.Thread(target=work, daemon=True) for _ in range(threads)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+
+
+def keep(found: list[str], what: str) -> None:
+    """Add to a list that stays short."""
+    if len(found) < MOST_KEPT:
+        found.append(what)
+
+
+def read_answers(wire: socket.socket) -> bytes:
+    """What arrives until the server closes; of an event stream, what there is."""
+    received = b""
+    try:
+        while len(received) < MOST_BYTES and (data := wire.recv(65_536)):
+            received += data
+            if b"text/event-stream" in received:
+                break
+    except OSError:
+        pass
+    return received

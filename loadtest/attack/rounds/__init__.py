@@ -1,0 +1,1 @@
+"""The rounds of an attack: one module for each family."""

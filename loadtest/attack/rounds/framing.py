@@ -1,0 +1,85 @@
+"""Smuggling: requests whose end is not clear, with another request behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+
+from loadtest.attack.attacker import REFUSED, read_answers
+from loadtest.attack.corpus.framing import (
+    LENGTHS,
+    MISFRAMED,
+    NO_HOST_OR_BARE_LINE_FEED,
+    NOT_HTTP,
+    POST_HEAD,
+    TARGETS,
+    TELLING,
+)
+from loadtest.attack.plan import Round, Scale
+from loadtest.attack.stage import Stage
+
+CLIENTS = 6
+#: Behind each: without a key, so that no answer to it may be a success.
+SMUGGLED = b"GET /jobs HTTP/1.1\r\nHost: a\r\n\r\n"
+#: ``Expect: 100-continue``, and a redirect to the same path without doubled slashes.
+UNCLEAR = frozenset({100, 308, *REFUSED})
+PIPELINED = 2_000
+PIPELINES = 8
+
+
+def requests(key: str) -> Iterator[tuple[bytes, frozenset[int]]]:
+    """What is sent, and the statuses that its answers may have."""
+    own = b"Authorization: Bearer %b\r\n" % key.encode()
+    post = POST_HEAD + own
+    get = b"Host: a\r\n" + own
+    for sent, status in NOT_HTTP:
+        yield sent.replace(POST_HEAD, post) + SMUGGLED, frozenset({status, 401})
+    for sent in MISFRAMED:
+        yield post + sent, frozenset({400})
+    for head in NO_HOST_OR_BARE_LINE_FEED:
+        yield head + SMUGGLED, frozenset({400})
+    for lines in TELLING:
+        for framed in (b"", b"Content-Length: 5\r\n"):
+            yield post + framed + lines + b"\r\n\r\nhello" + SMUGGLED, UNCLEAR
+    for length in LENGTHS:
+        yield post + b"Content-Length: " + length + b"\r\n\r\nhello" + SMUGGLED, UNCLEAR
+    for target in TARGETS:
+        for version in (b"1.1", b"1.0"):
+            line = b"GET " + target + b" HTTP/" + version + b"\r\n"
+            yield line + get + b"\r\n" + SMUGGLED, UNCLEAR
+    yield post + b"x: y\r\n" * 20_000, frozenset({431})
+    wide = b"".join(b"x%d: " % n + b"y" * 8_000 + b"\r\n" for n in range(99))
+    yield post + wide, frozenset({431})
+
+
+def smuggling(stage: Stage, scale: Scale) -> None:
+    exchange = stage.attacker.exchange
+    calls = [
+        partial(exchange, repr(sent[:100]), sent, statuses)
+        for sent, statuses in requests(stage.keys.hostile)
+    ]
+    stage.attacker.repeat(calls, scale.of(CLIENTS), scale.seconds)
+
+
+def pipelines(stage: Stage, scale: Scale) -> None:
+    """Thousands of requests at once, read at leisure."""
+    attacker = stage.attacker
+    key = f"Host: a\r\nAuthorization: Bearer {stage.keys.hostile}\r\n"
+    one = f"GET /jobs/{stage.ids['job']} HTTP/1.1\r\n{key}\r\n".encode()
+
+    def send() -> None:
+        received = b""
+        with suppress(OSError), attacker.connect() as wire:
+            with suppress(OSError):
+                wire.sendall(one * PIPELINED)
+            received = read_answers(wire)
+        attacker.note("pipelined requests", received, (404,))
+
+    attacker.repeat([send], scale.of(PIPELINES), scale.seconds)
+
+
+ROUNDS = (
+    Round("unclear framing", smuggling),
+    Round("thousands of requests at once", pipelines),
+)
