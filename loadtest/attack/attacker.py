@@ -183,10 +183,23 @@ class Attacker:
                     self.tally.statuses[int(status)] += number
             self.tally.connections = max(self.tally.connections, connections)
 
-    def repeat(self, calls: Sequence[Callable[[], object]], threads: int, seconds: float) -> None:
-        """Make all calls, by so many threads, and again while there is time."""
+    def repeat(
+        self,
+        calls: Sequence[Callable[[], object]],
+        threads: int,
+        seconds: float,
+        *,
+        one_in: int = 1,
+        per_second: float = 0.0,
+    ) -> None:
+        """Make all calls, by so many threads, and again while there is time.
+
+        ``one_in``: only each so many of them; ``per_second``: of all threads, 0: no limit.
+        """
+        calls = calls[::one_in]
         self.tally.connections = max(self.tally.connections, threads)
         numbers = itertools.count()
+        began = time.monotonic()
         # A server that keeps this client waiting does not make the round endless.
         until, at_most = time.monotonic() + seconds, time.monotonic() + 5 * seconds
 
@@ -195,6 +208,8 @@ class Attacker:
                 number = next(numbers)
                 if number >= len(calls) and now >= until:
                     return
+                if per_second:
+                    time.sleep(max(0.0, began + number / per_second - now))
                 calls[number % len(calls)]()
 
         workers = [threading.Thread(target=work, daemon=True) for _ in range(threads)]

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 import psutil
-
-from loadtest.figures import memory
 
 PERIOD_SECONDS = 0.25
 #: Written to ``clear_refs``: the peak begins anew, at what is resident now.
@@ -69,8 +67,3 @@ class MemoryCurve:
     def _run(self) -> None:
         while not self._stop.wait(PERIOD_SECONDS):
             self.points.append((time.monotonic(), resident_mb(self._processes)))
-
-
-def unshared_mb(processes: Sequence[psutil.Process]) -> Mapping[int, float]:
-    """Megabytes that each shares with nobody, by process id."""
-    return {process.pid: memory(process)[1] / 1e6 for process in processes}

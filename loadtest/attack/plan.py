@@ -15,6 +15,8 @@ class Scale:
 
     seconds: float
     share: float = 1.0
+    #: Of a list of requests each of which is to be sent once, one in so many is.
+    one_in: int = 1
 
     def of(self, connections: int) -> int:
         return max(2, round(self.share * connections))

@@ -38,8 +38,8 @@ class AttackSize:
         return [one for family in self.families for one in rounds_of(family)]
 
 
-FULL = AttackSize(12.0, Scale(4.5), Scale(0.3, 0.1))
-QUICK = AttackSize(5.0, Scale(1.5, 0.5), Scale(0.2, 0.05))
+FULL = AttackSize(12.0, Scale(4.5), Scale(0.3, 0.1, one_in=10))
+QUICK = AttackSize(5.0, Scale(1.5, 0.5), Scale(0.2, 0.05, one_in=20))
 
 #: Called with the name of each step and the number of those done.
 Progress = Callable[[str, int], None]

@@ -11,6 +11,8 @@ from loadtest.attack.plan import Round, Scale
 from loadtest.attack.stage import Stage
 
 CLIENTS = 6
+#: Below the limit of the tenant, beyond which nothing of a body is read.
+PER_SECOND = 90.0
 #: A strange body that is in order is accepted, or one too many.
 ACCEPTED = (202, 429)
 
@@ -27,7 +29,9 @@ def everything(stage: Stage, scale: Scale) -> None:
     ask = partial(stage.attacker.ask, "POST", key=stage.keys.hostile)
     calls = [partial(ask, path, REFUSED, body=sent) for path, sent in refused_bodies()]
     calls += [partial(ask, "/applications", ACCEPTED, body=sent) for sent in FINE.values()]
-    stage.attacker.repeat(calls, scale.of(CLIENTS), scale.seconds)
+    stage.attacker.repeat(
+        calls, scale.of(CLIENTS), scale.seconds, one_in=scale.one_in, per_second=PER_SECOND
+    )
 
 
 ROUNDS = (Round("hostile bodies", everything),)

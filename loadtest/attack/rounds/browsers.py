@@ -36,7 +36,9 @@ def forged_sessions(stage: Stage, scale: Scale) -> None:
         for value in values:
             headers = {**SAME_SITE, "Cookie": value}
             calls.append(partial(asked(stage, method, call, headers=headers), REFUSED))
-    stage.attacker.repeat(calls, scale.of(CLIENTS), scale.seconds)
+    stage.attacker.repeat(
+        calls, scale.of(CLIENTS), scale.seconds, one_in=scale.one_in
+    )
 
 
 def other_sites(stage: Stage, scale: Scale) -> None:
@@ -58,7 +60,9 @@ def other_sites(stage: Stage, scale: Scale) -> None:
         calls += [
             partial(ask, "POST", path, REFUSED, headers=site, form=SIGN_IN) for site in OTHER_SITES
         ]
-    stage.attacker.repeat(calls, scale.of(CLIENTS), scale.seconds)
+    stage.attacker.repeat(
+        calls, scale.of(CLIENTS), scale.seconds, one_in=scale.one_in
+    )
 
 
 def elsewhere(stage: Stage, scale: Scale) -> None:
@@ -67,11 +71,13 @@ def elsewhere(stage: Stage, scale: Scale) -> None:
     pretended += [{name: value} for name, _, value in (line.partition(": ") for line in FORWARDING)]
     calls = [
         partial(asked(stage, method, call, headers=headers, port=port), REFUSED)
-        for port in (stage.open_port, stage.port)
+        for port, some in ((stage.open_port, 1), (stage.port, 6))
         for method, call in guarded()
-        for headers in pretended
+        for headers in pretended[::some]
     ]
-    stage.attacker.repeat(calls, scale.of(CLIENTS), scale.seconds)
+    stage.attacker.repeat(
+        calls, scale.of(CLIENTS), scale.seconds, one_in=scale.one_in
+    )
 
 
 ROUNDS = (

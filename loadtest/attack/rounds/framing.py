@@ -59,7 +59,9 @@ def smuggling(stage: Stage, scale: Scale) -> None:
         partial(exchange, repr(sent[:100]), sent, statuses)
         for sent, statuses in requests(stage.keys.hostile)
     ]
-    stage.attacker.repeat(calls, scale.of(CLIENTS), scale.seconds)
+    stage.attacker.repeat(
+        calls, scale.of(CLIENTS), scale.seconds, one_in=scale.one_in
+    )
 
 
 def pipelines(stage: Stage, scale: Scale) -> None:

@@ -36,7 +36,9 @@ def wrong_keys(stage: Stage, scale: Scale) -> None:
         for method, call in guarded()
         for key in ("", *stage.keys.wrong.values())
     ]
-    stage.attacker.repeat(calls, scale.of(CLIENTS), scale.seconds)
+    stage.attacker.repeat(
+        calls, scale.of(CLIENTS), scale.seconds, one_in=scale.one_in
+    )
 
 
 def foreign_ids(stage: Stage, scale: Scale) -> None:
@@ -47,7 +49,9 @@ def foreign_ids(stage: Stage, scale: Scale) -> None:
     ]
     crash = partial(stage.attacker.ask, "POST", "/jobs", (403,), key=stage.keys.hostile)
     calls.append(partial(crash, body=b'{"type":"crash"}'))
-    stage.attacker.repeat(calls, scale.of(CLIENTS), scale.seconds)
+    stage.attacker.repeat(
+        calls, scale.of(CLIENTS), scale.seconds, one_in=scale.one_in
+    )
 
 
 def allowed(call: Call) -> tuple[int, ...] | None:
