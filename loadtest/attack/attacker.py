@@ -20,8 +20,8 @@ HOSTILE_ADDRESS = "127.0.0.66"
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 #: Statuses with which a request that must not be served is refused.
 REFUSED = range(400, 500)
-#: A limit of the server that was reached: no error of it.
-BUSY = 503
+#: No errors of the server: a transfer coding that there is not, a limit that was reached.
+BY_DESIGN = (501, 503)
 #: Most bytes read of one answer.
 MOST_BYTES = 8 * 1_048_576
 #: Descriptions of a kind that are kept.
@@ -58,8 +58,10 @@ class Tally:
 
     @property
     def server_errors(self) -> int:
-        """Answers from 500 on, but for a limit that was reached."""
-        return sum(n for status, n in self.statuses.items() if status >= 500 and status != BUSY)
+        """Answers from 500 on that are faults."""
+        return sum(
+            n for status, n in self.statuses.items() if status >= 500 and status not in BY_DESIGN
+        )
 
 
 class Attacker:

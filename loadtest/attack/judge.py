@@ -55,7 +55,7 @@ class Measured:
     accepted: int = 0
     unsettled: int = 0
     #: Requests of the victim that were not served, and streams that it was refused.
-    unserved: int = 0
+    unserved: list[str] = field(default_factory=list)
     denied: list[str] = field(default_factory=list)
     #: Paths that are answered differently than before, and whether things were changed.
     different: list[str] = field(default_factory=list)
@@ -82,7 +82,7 @@ def bars_of(measured: Measured) -> list[Bar]:
         at_most("answers with something of the victim's", sum(len(one.leaks) for one in rounds)),
         at_most("requests served that must not be", sum(len(one.served) for one in rounds)),
         at_most("things of the victim that were changed", float(measured.changed)),
-        at_most("requests of the victim not served", measured.unserved + len(measured.denied)),
+        at_most("requests of the victim not served", len(measured.unserved + measured.denied)),
         at_most("jobs of the victim lost", measured.unsettled),
         at_most("paths answered differently at the end", len(measured.different)),
         at_most("API processes replaced", measured.replaced),
@@ -128,7 +128,7 @@ def findings_of(measured: Measured) -> list[str]:
     wrong = [
         *(f"{one.name}: served {each}" for one in measured.rounds for each in one.served),
         *(f"{one.name}: the marker in {each}" for one in measured.rounds for each in one.leaks),
-        *(f"the victim was refused {each}" for each in measured.denied),
+        *(f"the victim was refused {each}" for each in measured.denied + measured.unserved[:10]),
         *(f"at the end {each}" for each in measured.different),
     ]
     return [sentence, *wrong]

@@ -38,8 +38,8 @@ class AttackSize:
         return [one for family in self.families for one in rounds_of(family)]
 
 
-FULL = AttackSize(12.0, Scale(4.5), Scale(0.3, 0.1, one_in=10))
-QUICK = AttackSize(5.0, Scale(1.5, 0.5), Scale(0.2, 0.05, one_in=20))
+FULL = AttackSize(12.0, Scale(4.5), Scale(0.5, 0.3, one_in=5))
+QUICK = AttackSize(5.0, Scale(1.5, 0.5), Scale(0.3, 0.3, one_in=10))
 
 #: Called with the name of each step and the number of those done.
 Progress = Callable[[str, int], None]
@@ -55,7 +55,9 @@ def attack(
         with living(habits) as victim:
             measured, curve, began = run_rounds(stage, victim, size, progress)
         measured.accepted = len(victim.accepted)
-        measured.unserved = unserved(victim.timed)
+        measured.unserved = [
+            f"{one.status} after {one.at - began:.1f} s" for one in unserved(victim.timed, began)
+        ]
         measured.unsettled = stage.unsettled(victim.accepted, SETTLE_SECONDS)
         conclude(stage, measured)
     draw(folder / "attack.png", measured, curve.points, victim.timed, began)

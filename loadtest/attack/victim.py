@@ -22,6 +22,8 @@ from loadtest.figures import percentiles
 
 #: How long a request may take.
 ANSWER_SECONDS = 10.0
+#: A connection that was not used for so long is not used again: the server may be closing it.
+KEPT_SECONDS = 30.0
 #: A process that did not run for so long was stopped by the machine, not by the server.
 STALL_SECONDS = 1.0
 TICK_SECONDS = 0.1
@@ -74,9 +76,10 @@ def tail(timed: Iterable[Timed], begin: float, end: float) -> tuple[float, float
     return p50, p99, len(taken)
 
 
-def unserved(timed: Sequence[Timed]) -> int:
+def unserved(timed: Sequence[Timed], since: float = 0.0) -> list[Timed]:
     """Requests that got no answer, or another one than was due to them."""
-    return sum(each.status not in (200, 202) for each in without_stalls(timed))
+    kept = without_stalls(timed)
+    return [each for each in kept if each.at >= since and each.status not in (200, 202)]
 
 
 class Victim:
@@ -136,6 +139,7 @@ class Errands:
         self._habits = habits
         self._headers = {"Authorization": f"Bearer {habits.key}"}
         self._client: Client | None = None
+        self._used = 0.0
         self._job = ""
 
     def step(self, number: int) -> Timed:
@@ -161,9 +165,9 @@ class Errands:
         return Request("GET", path, self._headers)
 
     def _ask(self, request: Request) -> Response:
-        if self._client is None:
+        if self._client is None or time.monotonic() - self._used > KEPT_SECONDS:
             self._client = Client(self._habits.port, seconds=ANSWER_SECONDS)
-        client = self._client
+        client, self._used = self._client, time.monotonic()
         client.socket.sendall(request_bytes(request, self._habits.port))
         buffer = b""
         while (response := read_response(buffer)) is None:

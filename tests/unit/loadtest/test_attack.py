@@ -65,6 +65,7 @@ def answering(answer: bytes) -> Iterator[int]:
         (b"HTTP/1.1 404 Not Found\r\n\r\nmark0123456789", ("leaks",)),
         (b"HTTP/1.1 400 Bad\r\n\r\nHTTP/1.1 200 OK\r\nX: mark0123456789\r\n", ("leaks", "served")),
         (b"HTTP/1.1 500 Internal Server Error\r\n\r\n", ("server_errors",)),
+        (b"HTTP/1.1 501 Not Implemented\r\n\r\n", ()),
         (b"HTTP/1.1 503 Service Unavailable\r\n\r\n", ()),
         (b"", ("closed",)),
     ],
@@ -146,7 +147,7 @@ def test_a_run_without_a_fault_passes() -> None:
         ({"rounds": [attacked(leaks=("GET /jobs",))]}, "something of the victim's"),
         ({"rounds": [attacked(), attacked(served=("GET /jobs: 200",))]}, "must not be"),
         ({"changed": True}, "changed"),
-        ({"unserved": 1}, "not served"),
+        ({"unserved": ["503 after 1.0 s"]}, "not served"),
         ({"denied": ["an event stream"]}, "not served"),
         ({"unsettled": 1}, "lost"),
         ({"different": ["/readyz: 503 instead of 200"]}, "differently"),
@@ -170,8 +171,9 @@ def test_requests_during_a_stall_of_the_machine_do_not_count() -> None:
     frozen = [Timed(5.0, 60_000.0, STALL), Timed(5.01, 59_000.0, 0)]
     assert tail(timed, 0.0, 10.0) == (5.0, 5.0, 100)
     assert tail([*timed, *frozen], 0.0, 10.0)[:2] == (5.0, 5.0)
-    assert unserved([*timed, *frozen]) == 0
-    assert unserved([*timed, Timed(4.0, 10.0, 503), Timed(4.0, 10.0, 0)]) == 2
+    assert unserved([*timed, *frozen]) == []
+    wrong = [Timed(4.0, 10.0, 503), Timed(4.0, 10.0, 0)]
+    assert unserved([*timed, *wrong]) == wrong and unserved(wrong, since=5.0) == []
 
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
@@ -183,5 +185,5 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
 
 def test_a_tally_counts_the_limits_of_the_server_as_none_of_its_errors() -> None:
     tally = Tally()
-    tally.statuses.update({500: 1, 502: 2, 503: 4, 429: 8})
+    tally.statuses.update({500: 1, 502: 2, 501: 16, 503: 4, 429: 8})
     assert tally.server_errors == 3
