@@ -36,9 +36,7 @@ def forged_sessions(stage: Stage, scale: Scale) -> None:
         for value in values:
             headers = {**SAME_SITE, "Cookie": value}
             calls.append(partial(asked(stage, method, call, headers=headers), REFUSED))
-    stage.attacker.repeat(
-        calls, scale.of(CLIENTS), scale.seconds, one_in=scale.one_in
-    )
+    stage.attacker.repeat(calls, scale.of(CLIENTS), scale.seconds, one_in=scale.one_in)
 
 
 def other_sites(stage: Stage, scale: Scale) -> None:
@@ -60,9 +58,7 @@ def other_sites(stage: Stage, scale: Scale) -> None:
         calls += [
             partial(ask, "POST", path, REFUSED, headers=site, form=SIGN_IN) for site in OTHER_SITES
         ]
-    stage.attacker.repeat(
-        calls, scale.of(CLIENTS), scale.seconds, one_in=scale.one_in
-    )
+    stage.attacker.repeat(calls, scale.of(CLIENTS), scale.seconds, one_in=scale.one_in)
 
 
 def elsewhere(stage: Stage, scale: Scale) -> None:
@@ -75,9 +71,7 @@ def elsewhere(stage: Stage, scale: Scale) -> None:
         for method, call in guarded()
         for headers in pretended[::some]
     ]
-    stage.attacker.repeat(
-        calls, scale.of(CLIENTS), scale.seconds, one_in=scale.one_in
-    )
+    stage.attacker.repeat(calls, scale.of(CLIENTS), scale.seconds, one_in=scale.one_in)
 
 
 ROUNDS = (

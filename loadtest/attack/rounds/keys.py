@@ -36,9 +36,7 @@ def wrong_keys(stage: Stage, scale: Scale) -> None:
         for method, call in guarded()
         for key in ("", *stage.keys.wrong.values())
     ]
-    stage.attacker.repeat(
-        calls, scale.of(CLIENTS), scale.seconds, one_in=scale.one_in
-    )
+    stage.attacker.repeat(calls, scale.of(CLIENTS), scale.seconds, one_in=scale.one_in)
 
 
 def foreign_ids(stage: Stage, scale: Scale) -> None:
@@ -49,9 +47,7 @@ def foreign_ids(stage: Stage, scale: Scale) -> None:
     ]
     crash = partial(stage.attacker.ask, "POST", "/jobs", (403,), key=stage.keys.hostile)
     calls.append(partial(crash, body=b'{"type":"crash"}'))
-    stage.attacker.repeat(
-        calls, scale.of(CLIENTS), scale.seconds, one_in=scale.one_in
-    )
+    stage.attacker.repeat(calls, scale.of(CLIENTS), scale.seconds, one_in=scale.one_in)
 
 
 def allowed(call: Call) -> tuple[int, ...] | None:
