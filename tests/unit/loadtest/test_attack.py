@@ -1,4 +1,4 @@
-"""The hostile client of ``make attack``: whom it attacks, what it notices, and what it holds bad."""
+"""The hostile client of ``make attack``: whom it attacks, what it notices, what fails a run."""
 
 from __future__ import annotations
 
