@@ -15,7 +15,7 @@ ROWS = [line for line in PAGE.splitlines() if re.match(r"\| \d", line)]
 NAMED = re.compile(r"`([a-z/_]+\.py)`|`(test_\w+)`")
 
 
-def tests_of(row: str) -> list[tuple[str, str]]:
+def named_in(row: str) -> list[tuple[str, str]]:
     """Files and the names of tests in them."""
     found, file = [], ""
     for path, test in NAMED.findall(row):
@@ -27,8 +27,8 @@ def tests_of(row: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.split("|")[1].strip())
 def test_a_row_names_tests_that_exist(row: str) -> None:
-    assert tests_of(row) or "(roadmap.md)" in row
-    for file, test in tests_of(row):
+    assert named_in(row) or "(roadmap.md)" in row
+    for file, test in named_in(row):
         assert f"def {test}(" in (ROOT / "tests" / file).read_text(), f"{file}: {test}"
 
 
