@@ -112,8 +112,6 @@ class Load:
     seconds: float
     requests: Sequence[Request]
     expected_status: int
-    #: Answers with this text are counted as unexpected ``marker``; empty: it is not looked for.
-    marker: str = ""
 
     @property
     def start_seconds(self) -> float:
@@ -200,8 +198,6 @@ def drive(load: Load) -> Answered:
             if response is None:
                 continue
             client.buffer = b""
-            if load.marker and load.marker.encode() in response.body:
-                unexpected["marker"] += 1
             done = time.perf_counter()
             if done >= begin and response.status == load.expected_status:
                 latencies.append(done - client.sent)

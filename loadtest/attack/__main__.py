@@ -1,8 +1,8 @@
 """``python -m loadtest.attack``: a hostile client against a fresh stack on this machine.
 
 Starts its own stack with keys required and two tenants: the victim, whose latencies are measured,
-and the hostile one. Rounds of floods, slow readers and writers, hostile bodies, forged keys and
-sessions, forms of other sites, smuggled requests and event streams follow. It attacks loopback
+and the hostile one. Rounds of floods, slow readers and writers, event streams, hostile bodies,
+forged keys and sessions, forms of other sites and smuggled requests follow. It attacks loopback
 addresses alone. The exit status is that of the bars.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from loadtest.attack.plan import FAMILIES
+from loadtest.attack.rounds import FAMILIES
 from loadtest.attack.run import FULL, QUICK, attack
 from loadtest.fleet import fleet
 from loadtest.report import RESULTS, Report, Screen, command
@@ -40,7 +40,7 @@ def run(asked: argparse.Namespace, console: Console) -> Report:
 
 FLAGS = (
     ("--quick", False, "shorter rounds with half the connections"),
-    ("--only", FAMILIES, "one family of rounds"),
+    ("--only", tuple(FAMILIES), "one family of rounds"),
 )
 
 if __name__ == "__main__":

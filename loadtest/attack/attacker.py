@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import socket
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from urllib.parse import urlencode
@@ -22,12 +22,13 @@ STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 REFUSED = range(400, 500)
 #: No errors of the server: a transfer coding that there is not, a limit that was reached.
 BY_DESIGN = (501, 503)
-#: Most bytes read of one answer.
-MOST_BYTES = 8 * 1_048_576
-#: Longest time for one list of requests.
-MOST_SECONDS = 60.0
-#: Descriptions of a kind that are kept.
-MOST_KEPT = 20
+#: Most bytes read of one answer, longest time for one list of requests, descriptions kept.
+MOST_BYTES, MOST_SECONDS, MOST_KEPT = 8 * 1_048_576, 60.0, 20
+#: Processor time of this client: a quarter of the machine. It shares the cores with what it
+#: attacks; with more, the victim would wait for the client instead of for the server.
+MOST_CORES = 0.25 * (os.cpu_count() or 1)
+#: Between two looks at the time that was used.
+PAUSE_SECONDS = 0.002
 
 
 class NotLoopback(ValueError):
@@ -49,7 +50,7 @@ def on_loopback(host: str) -> str:
 class Tally:
     """What a round was answered."""
 
-    statuses: Counter[int] = field(default_factory=Counter)
+    statuses: dict[int, int] = field(default_factory=dict)
     #: Connections that ended without an answer.
     closed: int = 0
     #: Requests that were served although they must not be, and answers with the victim's marker.
@@ -61,9 +62,8 @@ class Tally:
     @property
     def server_errors(self) -> int:
         """Answers from 500 on that are faults."""
-        return sum(
-            n for status, n in self.statuses.items() if status >= 500 and status not in BY_DESIGN
-        )
+        faults = (n for code, n in self.statuses.items() if code >= 500 and code not in BY_DESIGN)
+        return sum(faults)
 
 
 class Attacker:
@@ -73,13 +73,26 @@ class Attacker:
         self.host, self.port = on_loopback(host), port
         #: What only the victim has, and this client never sends.
         self._marker = marker.encode()
-        self.tally = Tally()
         self._changing = threading.Lock()
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a round: with a tally of its own and nothing used."""
+        self.tally = Tally()
+        self._began, self._used = time.monotonic(), time.process_time()
+
+    @property
+    def cores(self) -> float:
+        """Processor time of this client since the round began, per second."""
+        elapsed = time.monotonic() - self._began
+        return (time.process_time() - self._used) / max(elapsed, PAUSE_SECONDS)
 
     def connect(
         self, seconds: float = 5.0, room: int = 0, port: int = 0, source: str = HOSTILE_ADDRESS
     ) -> socket.socket:
         """A bare connection; ``room``: bytes that its kernel buffers, as few as possible."""
+        while self.cores > MOST_CORES:
+            time.sleep(PAUSE_SECONDS)
         wire = socket.socket()
         try:
             if room:
@@ -116,24 +129,19 @@ class Attacker:
         *,
         end: bool = True,
         port: int = 0,
-    ) -> list[int]:
-        """Send bytes, read until the server closes; the statuses of its answers.
+    ) -> None:
+        """Send bytes, read until the server closes, and note the answers.
 
         ``allowed``: those that the request may get, if not any; ``end``: say that no more comes.
         """
         received = b""
-        try:
-            with closing(self.connect(port=port)) as wire:
-                try:
-                    wire.sendall(sent)
-                    if end:
-                        wire.shutdown(socket.SHUT_WR)
-                except OSError:
-                    pass  # refused before the end; the answer is there to be read
-                received = read_answers(wire)
-        except OSError:
-            pass
-        return self.note(what, received, allowed)
+        with suppress(OSError), self.connect(port=port) as wire:
+            with suppress(OSError):  # refused before the end; the answer is there to be read
+                wire.sendall(sent)
+                if end:
+                    wire.shutdown(socket.SHUT_WR)
+            received = read_answers(wire)
+        self.note(what, received, allowed)
 
     def ask(
         self,
@@ -141,66 +149,37 @@ class Attacker:
         path: str,
         allowed: Collection[int] | None = None,
         *,
-        headers: Mapping[str, str] | None = None,
-        body: bytes = b"",
-        form: Mapping[str, str] | None = None,
-        key: str = "",
         port: int = 0,
-    ) -> list[int]:
-        """One request as HTTP clients make it; the status of its answer."""
-        lines = {"Host": f"127.0.0.1:{port or self.port}", "Connection": "close", **(headers or {})}
-        if key:
-            lines["Authorization"] = f"Bearer {key}"
-        if form is not None:
-            body = urlencode(form).encode()
-            lines["Content-Type"] = "application/x-www-form-urlencoded"
-        elif body:
-            lines.setdefault("Content-Type", "application/json")
-        if body or form is not None:
-            lines["Content-Length"] = str(len(body))
-        head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-        sent = f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + body
-        return self.exchange(f"{method} {path[:80]}", sent, allowed, end=False, port=port)
+        **parts: object,
+    ) -> None:
+        """One request on a connection of its own, with the parts of `request`."""
+        sent = request(method, path, port=port or self.port, **parts)  # type: ignore[arg-type]
+        self.exchange(f"{method} {path[:80]}", sent, allowed, end=False, port=port)
 
-    def note(self, what: str, received: bytes, allowed: Collection[int] | None = None) -> list[int]:
+    def note(self, what: str, received: bytes, allowed: Collection[int] | None = None) -> None:
         """Count answers, look for the marker, and compare with what is allowed."""
         statuses = [int(status) for status in STATUS.findall(received)]
         with self._changing:
-            self.tally.statuses.update(statuses)
-            self.tally.closed += not statuses
+            tally = self.tally
+            tally.closed += not statuses
             if self._marker in received:
-                keep(self.tally.leaks, what)
+                tally.leaks = [*tally.leaks, what][:MOST_KEPT]
             for status in statuses:
+                tally.statuses[status] = tally.statuses.get(status, 0) + 1
                 if allowed is not None and status not in allowed and status < 500:
-                    keep(self.tally.served, f"{what}: {status}")
-        return statuses
-
-    def count(self, statuses: Mapping[str, int], connections: int) -> None:
-        """Add what a load generator of its own was answered; ``marker`` counts leaks."""
-        with self._changing:
-            for status, number in statuses.items():
-                if status == "marker":
-                    keep(self.tally.leaks, f"{number} answers to a flood")
-                elif status == "0":
-                    self.tally.closed += number
-                else:
-                    self.tally.statuses[int(status)] += number
-            self.tally.connections = max(self.tally.connections, connections)
+                    tally.served = [*tally.served, f"{what}: {status}"][:MOST_KEPT]
 
     def repeat(
         self,
         calls: Sequence[Callable[[], object]],
         threads: int,
         seconds: float,
-        *,
-        one_in: int = 1,
         per_second: float = 0.0,
     ) -> None:
         """Make all calls, by so many threads, and again while there is time.
 
-        ``one_in``: only each so many of them; ``per_second``: of all threads, 0: no limit.
+        ``per_second``: of all threads, 0: as many as `MOST_CORES` allows.
         """
-        calls = calls[::one_in]
         self.tally.connections = max(self.tally.connections, threads)
         numbers = itertools.count()
         began = time.monotonic()
@@ -223,20 +202,37 @@ class Attacker:
             worker.join()
 
 
-def keep(found: list[str], what: str) -> None:
-    """Add to a list that stays short."""
-    if len(found) < MOST_KEPT:
-        found.append(what)
+def request(
+    method: str,
+    path: str,
+    *,
+    key: str = "",
+    headers: Mapping[str, str] | None = None,
+    body: bytes = b"",
+    form: Mapping[str, str] | None = None,
+    port: int = 0,
+    keep: bool = False,
+) -> bytes:
+    """A request as HTTP clients make it; ``keep``: more follow on its connection."""
+    lines = {"Host": f"127.0.0.1:{port}"} | ({} if keep else {"Connection": "close"})
+    lines |= {"Authorization": f"Bearer {key}"} if key else {}
+    if form is not None:
+        body = urlencode(form).encode()
+        lines["Content-Type"] = "application/x-www-form-urlencoded"
+    elif body:
+        lines["Content-Type"] = "application/json"
+    if body or form is not None:
+        lines["Content-Length"] = str(len(body))
+    head = "".join(f"{name}: {value}\r\n" for name, value in (lines | dict(headers or {})).items())
+    return f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + body
 
 
 def read_answers(wire: socket.socket) -> bytes:
     """What arrives until the server closes; of an event stream, what there is."""
-    received = b""
-    try:
+    received = bytearray()
+    with suppress(OSError):
         while len(received) < MOST_BYTES and (data := wire.recv(65_536)):
             received += data
-            if b"text/event-stream" in received:
+            if b"text/event-stream" in data:
                 break
-    except OSError:
-        pass
-    return received
+    return bytes(received)

@@ -1,62 +1,25 @@
-"""The picture of an attack: memory of the API and the victim's latency over time, by round."""
+"""The picture of an attack: memory of the API and the victim's p99 in each round."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
 from pathlib import Path
 
-from loadtest.attack.judge import MOST_MEMORY, Measured
-from loadtest.attack.victim import Timed, without_stalls
-from loadtest.figures import percentile
-from loadtest.lab.pictures import IDEAL, bound, filled, picture
-
-BUCKET_SECONDS = 1.0
+from loadtest.attack.judge import Measured
+from loadtest.lab.pictures import FAIRLINE, IDEAL, picture
 
 
-def tails(timed: Sequence[Timed], began: float) -> list[tuple[float, float]]:
-    """The victim's p99 of each second since the beginning."""
-    buckets: dict[int, list[float]] = defaultdict(list)
-    for one in without_stalls(timed):
-        if one.at >= began:
-            buckets[int((one.at - began) / BUCKET_SECONDS)].append(one.milliseconds)
-    return [
-        (number * BUCKET_SECONDS, percentile(values, 0.99))
-        for number, values in sorted(buckets.items())
-    ]
-
-
-def draw(
-    file: Path,
-    measured: Measured,
-    memory: Sequence[tuple[float, float]],
-    timed: Sequence[Timed],
-    began: float,
-) -> None:
-    """Two panels above each other, with the rounds as bands."""
-    with picture(file, 2, 1, inches_high=6.4, sharex=True) as (upper, lower):
-        upper.set_title("Memory of the API's processes, MB")
-        filled(upper, [at - began for at, _ in memory], [mb for _, mb in memory])
-        bound(upper, measured.idle_mb * MOST_MEMORY, "1.3 × idle")
-        upper.set_ylim(0)
-        lower.set_title("The victim's p99 of each second, ms")
-        points = tails(timed, began)
-        filled(lower, [at for at, _ in points], [value for _, value in points])
-        bound(lower, measured.allowed_p99_ms, "most allowed in a round")
-        lower.set_ylim(0)
-        lower.set_xlabel("seconds")
-        for number, one in enumerate(measured.rounds):
-            for axis in (upper, lower):
-                axis.axvspan(
-                    one.began - began, one.ended - began, color=IDEAL, alpha=0.08, linewidth=0
-                )
-            upper.annotate(
-                str(number + 1),
-                ((one.began + one.ended) / 2 - began, 0.02),
-                xycoords=("data", "axes fraction"),
-                ha="center",
-                fontsize=8,
-                color=IDEAL,
-            )
-        for axis in (upper, lower):
-            axis.legend(loc="upper left", fontsize=8.5)
+def draw(file: Path, measured: Measured) -> None:
+    """Two panels beside each other, a bar for each round in both."""
+    rounds = [measured.before, *measured.rounds]
+    names = [one.name for one in rounds]
+    memory = ([one.memory_mb for one in rounds], measured.allowed_mb, "1.3 × idle")
+    tails = ([one.p99_ms for one in rounds], measured.allowed_p99_ms, "most allowed")
+    high = 1.6 + 0.24 * len(rounds)
+    with picture(file, 1, 2, inches_high=high, sharey=True) as (left, right):
+        left.set_title("Memory of the API's processes, MB")
+        right.set_title("The victim's p99, ms")
+        for axis, (values, bound, label) in ((left, memory), (right, tails)):
+            axis.barh(names, values, color=[IDEAL, *[FAIRLINE] * len(measured.rounds)])
+            axis.axvline(bound, ls=":", color=IDEAL, lw=1.5, label=label)
+            axis.legend(loc="lower right", fontsize=8.5)
+        left.invert_yaxis()

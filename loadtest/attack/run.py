@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadtest.attack.attacker import Tally
+import psutil
+
 from loadtest.attack.judge import Attacked, Measured, judge
-from loadtest.attack.memory import MemoryCurve, peak_mb, reset_peaks, resident_mb
 from loadtest.attack.picture import draw
-from loadtest.attack.plan import FAMILIES, Round, Scale, rounds_of
-from loadtest.attack.stage import SETTLE_SECONDS, Stage, staged
-from loadtest.attack.victim import Habits, Victim, living, tail, unserved
+from loadtest.attack.rounds import FAMILIES
+from loadtest.attack.rounds.kinds import Round, Scale
+from loadtest.attack.stage import Stage, staged
+from loadtest.attack.victim import Habits, Timed, living, tail
 from loadtest.fleet import Fleet
 from loadtest.report import Report
 
@@ -22,6 +23,8 @@ from loadtest.report import Report
 REST_SECONDS = 1.0
 #: After the warm-up, before memory is read.
 QUIET_SECONDS = 2.0
+#: Written to ``clear_refs``: the peak begins anew, at what is resident now.
+RESET_PEAK = "5"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,67 +34,51 @@ class AttackSize:
     scale: Scale
     #: Of each round in the warm-up.
     warm: Scale
-    families: Sequence[str] = FAMILIES
+    families: Sequence[str] = tuple(FAMILIES)
 
     @property
     def rounds(self) -> list[Round]:
-        return [one for family in self.families for one in rounds_of(family)]
+        return [one for family in self.families for one in FAMILIES[family]]
 
 
-FULL = AttackSize(12.0, Scale(4.5), Scale(0.5, 0.3, one_in=5))
+FULL = AttackSize(12.0, Scale(5.0), Scale(0.5, 0.3, one_in=5))
 QUICK = AttackSize(5.0, Scale(1.5, 0.5), Scale(0.3, 0.3, one_in=10))
 
 #: Called with the name of each step and the number of those done.
 Progress = Callable[[str, int], None]
 
 
-def attack(
-    fleet: Fleet, folder: Path, size: AttackSize, progress: Progress = lambda *_: None
-) -> Report:
+def attack(fleet: Fleet, folder: Path, size: AttackSize, progress: Progress) -> Report:
     """Run all rounds on a fresh stack; draws into the folder."""
     progress("starting the stack", 0)
     with staged(fleet) as stage:
-        habits = Habits(stage.port, stage.keys.victim, stage.marker)
-        with living(habits) as victim:
-            measured, curve, began = run_rounds(stage, victim, size, progress)
-        measured.accepted = len(victim.accepted)
-        measured.unserved = [
-            f"{one.status} after {one.at - began:.1f} s" for one in unserved(victim.timed, began)
-        ]
-        measured.unsettled = stage.unsettled(victim.accepted, SETTLE_SECONDS)
-        conclude(stage, measured)
-    draw(folder / "attack.png", measured, curve.points, victim.timed, began)
+        with living(Habits(stage.port, stage.keys.victim, stage.marker)) as timed:
+            measured = run_rounds(stage, size, progress)
+        look_at_victim(stage, measured, timed)
+        measured.log_errors = stage.unexpected_errors()
+    draw(folder / "attack.png", measured)
     return judge(measured, "attack.png")
 
 
-def run_rounds(
-    stage: Stage, victim: Victim, size: AttackSize, progress: Progress
-) -> tuple[Measured, MemoryCurve, float]:
-    """Warm up, measure the victim alone, then one round after the other."""
+def run_rounds(stage: Stage, size: AttackSize, progress: Progress) -> Measured:
+    """Warm up, leave the victim alone for a while, then one round after the other."""
     processes = stage.api_processes()
     answers, things = stage.answers(), stage.victim_rows()
     progress("warming up", 0)
     for one in size.rounds:
+        stage.attacker.begin()
         one.run(stage, size.warm)
-    stage.attacker.tally = Tally()
     time.sleep(QUIET_SECONDS)
-    idle = resident_mb(processes)
-    began = time.monotonic()
-    with MemoryCurve(processes) as curve:
-        progress("the victim alone", 0)
+    progress("the victim alone", 0)
+    with measuring(stage, "(before)", processes) as before:
         time.sleep(size.before_seconds)
-        p50, p99, _ = tail(victim.timed, began, time.monotonic())
-        measured = Measured(idle, p50, p99, [])
-        for number, one in enumerate(size.rounds, 1):
-            progress(one.name, number)
-            with tallied(stage) as tally:
-                reset_peaks(processes)
-                at = time.monotonic()
-                one.run(stage, size.scale)
-                ended = time.monotonic()
-            peak = max(peak_mb(processes), resident_mb(processes))
-            measured.rounds.append(attacked(one.name, at, ended, tally, peak, victim))
-            time.sleep(REST_SECONDS)
+    measured = Measured(before)
+    for number, one in enumerate(size.rounds, 1):
+        progress(one.name, number)
+        with measuring(stage, one.name, processes) as attacked:
+            one.run(stage, size.scale)
+        measured.rounds.append(attacked)
+        time.sleep(REST_SECONDS)
     after = stage.answers()
     measured.different = [
         f"{path}: {after[path]} instead of {status}"
@@ -100,38 +87,40 @@ def run_rounds(
     ]
     measured.changed = stage.victim_rows() != things
     measured.replaced = len({*processes} - {*stage.api_processes()})
-    measured.end_mb = resident_mb(processes)
-    return measured, curve, began
-
-
-def conclude(stage: Stage, measured: Measured) -> None:
-    measured.denied = stage.denied
-    measured.log_errors = stage.unexpected_errors()
+    return measured
 
 
 @contextmanager
-def tallied(stage: Stage) -> Iterator[Tally]:
-    """A tally for one round."""
-    stage.attacker.tally = Tally()
-    yield stage.attacker.tally
+def measuring(stage: Stage, name: str, processes: Sequence[psutil.Process]) -> Iterator[Attacked]:
+    """A round: what it is answered, what it takes, and the API's peak of memory."""
+    for process in processes:
+        with suppress(OSError):
+            Path(f"/proc/{process.pid}/clear_refs").write_text(RESET_PEAK)
+    stage.attacker.begin()
+    attacked = Attacked(name, time.monotonic(), 0.0, 0.0, stage.attacker.tally)
+    yield attacked
+    attacked.ended, attacked.cores = time.monotonic(), stage.attacker.cores
+    attacked.memory_mb = sum(peak_mb(process) for process in processes)
 
 
-def attacked(
-    name: str, began: float, ended: float, tally: Tally, peak: float, victim: Victim
-) -> Attacked:
-    p50, p99, requests = tail(victim.timed, began, ended)
-    return Attacked(
-        name,
-        began,
-        ended,
-        tally.connections,
-        dict(tally.statuses),
-        tally.closed,
-        tally.server_errors,
-        tally.served,
-        tally.leaks,
-        peak,
-        p50,
-        p99,
-        requests,
-    )
+def peak_mb(process: psutil.Process) -> float:
+    """The most that a process was resident since its peak was reset; 0 if it has ended."""
+    with suppress(OSError):
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
+    return 0.0
+
+
+def look_at_victim(stage: Stage, measured: Measured, timed: Sequence[Timed]) -> None:
+    """What the victim noted: latencies by round, requests that failed, jobs that were lost."""
+    for one in (measured.before, *measured.rounds):
+        one.p50_ms, one.p99_ms = tail(timed, one.began, one.ended)
+    accepted = [one.job_id for one in timed if one.job_id]
+    measured.accepted = len(accepted)
+    measured.unsettled = stage.unsettled(accepted, "succeeded")
+    began = measured.before.began
+    failed = [one for one in timed if one.status not in (200, 202)]
+    measured.unserved = [
+        *(f"a request after {one.at - began:.1f} s: {one.status}" for one in failed),
+        *stage.denied,
+    ]

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from http.client import HTTPConnection
 from typing import Any
 
 import psutil
 from sqlalchemy import Engine
 
-from app.api.auth.visitors import OPERATOR_COOKIE, TENANT_COOKIE
-from app.stack.programs import command
 from app.tenants.changes import create_tenant, issue_key, revoke_key
 from app.tenants.keys import new_key
 from app.tenants.terms import Change
 from loadtest.attack.attacker import Attacker
 from loadtest.attack.corpus.routes import VICTIM
+from loadtest.chaos.client import Answer, Api
 from loadtest.fleet import Fairline, Fleet, free_port, rows, until
 from models.jobs.ids import new_id
 from models.jobs.replay_requests import ReplayRequest, create
@@ -37,8 +34,21 @@ NAMES = ("api", "open", "worker-short-1", "worker-medium-1", "scheduler")
 #: Bytes of text in the hostile tenant's large application, which it exports.
 LARGE_BYTES = 900_000
 SETTLE_SECONDS = 30.0
+FORM = "application/x-www-form-urlencoded"
 #: What the server logs of an error that nobody foresaw.
 UNEXPECTED = re.compile(r"Traceback|unexpected error|Error handling request")
+SETTLED = """
+    SELECT id FROM jobs WHERE id = ANY(cast(:ids AS uuid[])) AND status::text = ANY(:statuses)
+"""
+VICTIM_ROWS = """
+    SELECT concat_ws(':', id, status, cancel_requested_at) AS thing FROM jobs
+    WHERE id = ANY(cast(:ids AS uuid[]))
+    UNION ALL SELECT applications::text FROM applications WHERE tenant_id = :tenant
+    UNION ALL SELECT schedules::text FROM schedules WHERE tenant_id = :tenant
+    UNION ALL SELECT erasures::text FROM erasures WHERE tenant_id = :tenant
+    UNION ALL SELECT concat_ws(':', id, revoked_at) FROM api_keys WHERE tenant_id = :tenant
+    ORDER BY thing
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +108,23 @@ class Stage:
         }
         return Keys(victim.key, hostile.key, operator.key, wrong)
 
-    def call(self, key: str, method: str, path: str, body: Any = None) -> Any:
-        """A request in order, outside of any measurement; its document."""
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-        asked = urllib.request.Request(f"{self.fairline.url}{path}", data, headers, method=method)
-        with urllib.request.urlopen(asked, timeout=20) as answer:
-            return json.loads(answer.read() or b"null")
+    def call(self, key: str, method: str, path: str, body: Any = None) -> Answer:
+        """A request in order, outside of any measurement."""
+        with Api(self.port, seconds=20.0) as api:
+            headers = {"Authorization": f"Bearer {key}"} if key else {}
+            return api.call(method, path, body, headers)
+
+    def sign_in(self, key: str, cookie: str) -> str:
+        """The token of a new session, as the sign-in page begins it."""
+        headers = {"Sec-Fetch-Site": "same-origin", "Content-Type": FORM}
+        with closing(HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
+            connection.request("POST", "/console/sign-in", f"key={key}&next=/tenant", headers)
+            answer = connection.getresponse()
+            set_cookies = "; ".join(answer.headers.get_all("Set-Cookie") or ())
+        found = re.search(rf"{cookie}=([^;]+)", set_cookies)
+        if found is None:
+            raise RuntimeError(f"no session was begun: {answer.status}")
+        return found[1]
 
     def plant(self) -> None:
         """Give the victim one of each thing, with the marker, and the hostile tenant its own."""
@@ -120,96 +140,50 @@ class Stage:
             ),
         }
         for thing, (path, body) in submitted.items():
-            self.ids[thing] = self.call(key, "POST", path, body)["id"]
+            self.ids[thing] = self.call(key, "POST", path, body).document["id"]
         request = ReplayRequest(self.tenants[VICTIM], type=new_id())
         replay = create(self.engine, request, 1)
         assert replay is not None
         self.ids["replay"] = str(replay.id)
         large = {"candidate": "Mallory", "payload": {"text": "x" * LARGE_BYTES}}
-        self.large = self.call(self.keys.hostile, "POST", "/applications", large)["id"]
+        posted = self.call(self.keys.hostile, "POST", "/applications", large)
+        self.large = posted.document["id"]
         ended = [self.ids[thing] for thing in ("job", "application", "scored", "dead")]
-        until(lambda: self._have_ended(ended), SETTLE_SECONDS, "the victim's jobs")
+        self.unsettled(ended, "succeeded", "dead")
 
-    def _have_ended(self, ids: list[str]) -> bool:
-        return set(self.statuses(ids).values()) <= {"succeeded", "dead"}
+    def unsettled(self, ids: list[str], *statuses: str) -> int:
+        """How many of these jobs have none of these statuses, after some time to get there."""
 
-    def statuses(self, ids: list[str]) -> dict[str, str]:
-        """Jobs by id; one that does not exist is not there."""
-        found = rows(
-            self.engine,
-            "SELECT id::text, status::text FROM jobs WHERE id = ANY(cast(:ids AS uuid[]))",
-            ids=ids,
-        )
-        return {row.id: row.status for row in found}
+        def count() -> int:
+            return len(ids) - len(rows(self.engine, SETTLED, ids=ids, statuses=list(statuses)))
 
-    def unsettled(self, ids: list[str], seconds: float) -> int:
-        """How many of these jobs have not succeeded, after some time to do so."""
+        until(lambda: not count(), SETTLE_SECONDS, pause=0.3)
+        return count()
 
-        def left() -> int:
-            known = self.statuses(ids)
-            return sum(known.get(job_id) != "succeeded" for job_id in ids)
-
-        until(lambda: not left(), seconds, pause=0.3)
-        return left()
-
-    def victim_rows(self) -> str:
-        """A digest of the victim's things, its ordinary jobs left out."""
-        [row] = rows(
-            self.engine,
-            """
-            SELECT md5(concat_ws('|',
-                (SELECT string_agg(concat_ws(':', id, status, cancel_requested_at), ',' ORDER BY id)
-                 FROM jobs WHERE id = ANY(cast(:ids AS uuid[]))),
-                (SELECT string_agg(applications::text, ',' ORDER BY id) FROM applications
-                 WHERE tenant_id = :tenant),
-                (SELECT string_agg(schedules::text, ',' ORDER BY id) FROM schedules
-                 WHERE tenant_id = :tenant),
-                (SELECT string_agg(concat_ws(':', id, revoked_at), ',' ORDER BY id) FROM api_keys
-                 WHERE tenant_id = :tenant),
-                (SELECT string_agg(erasures::text, ',') FROM erasures WHERE tenant_id = :tenant)
-            )) AS digest
-            """,
-            ids=[value for thing, value in self.ids.items() if thing not in ("schedule", "replay")],
-            tenant=self.tenants[VICTIM],
-        )
-        return str(row.digest)
+    def victim_rows(self) -> list[Any]:
+        """The victim's things, its ordinary jobs left out."""
+        ids = [value for thing, value in self.ids.items() if thing not in ("schedule", "replay")]
+        return [*rows(self.engine, VICTIM_ROWS, ids=ids, tenant=self.tenants[VICTIM])]
 
     def check_victim_stream(self) -> None:
         """Open an event stream as the victim, who is entitled to one whatever others hold."""
-        headers = {"Authorization": f"Bearer {self.keys.victim}"}
-        asked = urllib.request.Request(f"{self.fairline.url}/events", headers=headers)
-        try:
-            with urllib.request.urlopen(asked, timeout=10):
-                return
-        except OSError as refused:
-            self.denied.append(f"an event stream: {refused}")
+        with closing(HTTPConnection("127.0.0.1", self.port, timeout=10)) as connection:
+            headers = {"Authorization": f"Bearer {self.keys.victim}"}
+            connection.request("GET", "/events", headers=headers)
+            status = connection.getresponse().status
+        if status != 200:
+            self.denied.append(f"an event stream: {status}")
 
     def answers(self) -> dict[str, int]:
         """Statuses of requests in order, by path: the same before and after."""
-        found = {}
-        for path in ("/healthz", "/readyz", "/metrics", "/openapi.json", "/console/sign-in"):
-            found[path] = self.status_of("", path)
-        for path in ("/jobs", "/leaderboard", "/tenant", "/schedules", *self.own_paths()):
-            found[path] = self.status_of(self.keys.victim, path)
-        for path in ("/", "/console/workers", "/operator/tenants"):
-            found[path] = self.status_of(self.keys.operator, path)
-        return found
-
-    def own_paths(self) -> tuple[str, ...]:
-        """Of the victim's things."""
-        return f"/jobs/{self.ids['job']}", f"/applications/{self.ids['scored']}/export"
-
-    def status_of(self, key: str, path: str) -> int:
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        asked = urllib.request.Request(f"{self.fairline.url}{path}", headers=headers)
-        try:
-            with urllib.request.urlopen(asked, timeout=20) as answer:
-                return int(answer.status)
-        except urllib.error.HTTPError as refused:
-            refused.close()
-            return refused.code
-        except OSError:
-            return 0
+        own = f"/jobs/{self.ids['job']}", f"/applications/{self.ids['scored']}/export"
+        paths = {
+            "": ("/healthz", "/readyz", "/metrics", "/openapi.json", "/console/sign-in"),
+            self.keys.victim: ("/jobs", "/leaderboard", "/tenant", "/schedules", *own),
+            self.keys.operator: ("/", "/console/workers", "/operator/tenants"),
+        }
+        asked = [(key, path) for key, some in paths.items() for path in some]
+        return {path: self.call(key, "GET", path).status for key, path in asked}
 
     def api_processes(self) -> list[psutil.Process]:
         """The API's worker processes, in the order of their start."""
@@ -221,32 +195,6 @@ class Stage:
         logs = [self.fairline.fleet.log(name) for name in ("api", "open")]
         texts = [log.read_text(errors="replace") for log in logs if log.exists()]
         return sum(len(UNEXPECTED.findall(text)) for text in texts)
-
-
-def sign_in(stage: Stage, key: str, *, operator: bool = False) -> str:
-    """The cookie of a new session, as the sign-in page begins it."""
-    name = OPERATOR_COOKIE if operator else TENANT_COOKIE
-
-    class Stay(urllib.request.HTTPRedirectHandler):
-        def redirect_request(self, *_: Any) -> None:
-            return None
-
-    asked = urllib.request.Request(
-        f"{stage.fairline.url}/console/sign-in",
-        f"key={key}&next=/tenant".encode(),
-        {"Sec-Fetch-Site": "same-origin"},
-    )
-    answer: Any = None
-    try:
-        answer = urllib.request.build_opener(Stay).open(asked, timeout=20)
-    except urllib.error.HTTPError as redirected:
-        answer = redirected
-    cookies = "; ".join(answer.headers.get_all("Set-Cookie") or ())
-    answer.close()
-    found = re.search(rf"{name}=([^;]+)", cookies)
-    if found is None:
-        raise RuntimeError(f"no session was begun: {answer.status}")
-    return f"{name}={found[1]}"
 
 
 @contextmanager
@@ -264,13 +212,17 @@ def staged(fleet: Fleet, name: str = "attack") -> Iterator[Stage]:
         blob_url=str(blobs),
     )
     open_port = free_port()
+    # As ``make up`` has it: callers from this machine need no key.
+    opened = {"ANONYMOUS_TENANT": "demo", "CONSOLE_OPEN": "true", "API_WORKERS": "1"}
     try:
         for pool in POOLS_SERVED:
             fairline.start_worker(pool)
         fairline.start_scheduler()
         # Loopback is no proxy here: the limit of connections per address applies.
         fairline.start_api(FORWARDED_ALLOW_IPS="192.0.2.1")
-        start_open_api(fairline, open_port)
+        env = {f"FAIRLINE_{name}": value for name, value in opened.items()}
+        fairline.start_api("open", **env, FAIRLINE_PORT=str(open_port))
+        fleet.await_answer("open", f"http://127.0.0.1:{open_port}/healthz")
         fairline.await_ready()
         for pool in POOLS_SERVED:
             fairline.await_slots(pool, POOLS[pool].slots)
@@ -284,19 +236,7 @@ def staged(fleet: Fleet, name: str = "attack") -> Iterator[Stage]:
         fleet.kill(*NAMES)
 
 
-def start_open_api(fairline: Fairline, port: int) -> None:
-    """An API as ``make up`` has it, on the same database."""
-    opened = {"ANONYMOUS_TENANT": "demo", "CONSOLE_OPEN": "true", "PORT": port, "API_WORKERS": 1}
-    env = {f"FAIRLINE_{name}": str(value) for name, value in opened.items()}
-    argv = command("gunicorn", "-c", "gunicorn.conf.py", "app:create_app()")
-    fairline.fleet.start("open", argv, fairline.env | env)
-    fairline.fleet.await_answer("open", f"http://127.0.0.1:{port}/healthz")
-
-
 def knows(stage: Stage) -> bool:
     """Whether each API process has read the keys; which one answers is chance."""
-    with suppress(OSError):
-        for key in (stage.keys.victim, stage.keys.hostile) * 5:
-            stage.call(key, "GET", "/tenant/usage")
-        return True
-    return False
+    keys = (stage.keys.victim, stage.keys.hostile) * 5
+    return all(stage.call(key, "GET", "/tenant/usage").status == 200 for key in keys)

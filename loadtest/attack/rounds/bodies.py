@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from loadtest.attack.attacker import REFUSED
 from loadtest.attack.corpus.bodies import FINE, HUNGRY, MALFORMED, UNFIT_BY_PATH
-from loadtest.attack.plan import Round, Scale
+from loadtest.attack.rounds.kinds import Repeated
 from loadtest.attack.stage import Stage
 
-CLIENTS = 6
 #: Below the limit of the tenant, beyond which nothing of a body is read.
 PER_SECOND = 90.0
 #: A strange body that is in order is accepted, or one too many.
@@ -25,13 +24,12 @@ def refused_bodies() -> Iterator[tuple[str, bytes]]:
     yield from HUNGRY.values()
 
 
-def everything(stage: Stage, scale: Scale) -> None:
+def everything(stage: Stage) -> list[Callable[[], object]]:
     ask = partial(stage.attacker.ask, "POST", key=stage.keys.hostile)
-    calls = [partial(ask, path, REFUSED, body=sent) for path, sent in refused_bodies()]
-    calls += [partial(ask, "/applications", ACCEPTED, body=sent) for sent in FINE.values()]
-    stage.attacker.repeat(
-        calls, scale.of(CLIENTS), scale.seconds, one_in=scale.one_in, per_second=PER_SECOND
-    )
+    return [
+        *(partial(ask, path, REFUSED, body=sent) for path, sent in refused_bodies()),
+        *(partial(ask, "/applications", ACCEPTED, body=sent) for sent in FINE.values()),
+    ]
 
 
-ROUNDS = (Round("hostile bodies", everything),)
+ROUNDS = (Repeated("hostile bodies", everything, per_second=PER_SECOND),)

@@ -3,86 +3,71 @@
 from __future__ import annotations
 
 import json
-import time
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 
-from loadtest import closed_loop
-from loadtest.attack.plan import Round, Scale
+from loadtest.attack.attacker import request
+from loadtest.attack.rounds.kinds import Held, Repeated
 from loadtest.attack.stage import Stage
-from loadtest.closed_loop import Load, Request, applications
+from loadtest.closed_loop import applications
 
-SUBMITTERS = 24
-#: Expensive reads at once.
-READERS = 6
-#: More than one address may have at one process.
+Calls = list[Callable[[], object]]
+#: More than a process takes while it has others to serve; one address may have 1,000 at each.
 CONNECTIONS = 1_300
 #: Jobs of one of its batches.
 BATCH = 200
+#: Requests that are sent at once on a connection.
+AT_ONCE = 10
+PIPELINED = 2_000
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
 
-def flood(stage: Stage, scale: Scale, requests: list[Request], connections: int) -> None:
-    """Send requests as fast as they are answered, from a process of its own."""
-    headers = {"Authorization": f"Bearer {stage.keys.hostile}"}
-    load = Load(
-        stage.port,
-        connections,
-        0.0,
-        scale.seconds,
-        [replace(one, headers=headers) for one in requests],
-        429,
-        stage.marker,
-    )
-    answered = closed_loop.finish(closed_loop.start(load))
-    refused = {"429": round(answered.rate * scale.seconds)}
-    stage.attacker.count({**answered.unexpected, **refused}, connections)
+def together(requests: list[bytes], stage: Stage) -> Calls:
+    """A few requests at a time on one connection."""
+    send = partial(stage.attacker.exchange, "a flood")
+    parts = range(0, len(requests), AT_ONCE)
+    return [partial(send, b"".join(requests[at : at + AT_ONCE])) for at in parts]
 
 
-def submissions(stage: Stage, scale: Scale) -> None:
+def submissions(stage: Stage) -> Calls:
+    post = partial(request, "POST", key=stage.keys.hostile, keep=True)
     jobs = [{"type": "echo", "payload": number} for number in range(BATCH)]
-    batch = Request("POST", "/jobs/batch", body=json.dumps({"jobs": jobs}))
-    flood(stage, scale, [*applications(100), batch], scale.of(SUBMITTERS))
+    batch = post("/jobs/batch", body=json.dumps({"jobs": jobs}).encode())
+    single = [post(one.path, body=one.body.encode()) for one in applications(199)]
+    return together([batch, *single], stage)
 
 
-def reads(stage: Stage, scale: Scale) -> None:
+def reads(stage: Stage) -> Calls:
     paths = (
         *("/jobs?limit=500", "/leaderboard?limit=500", "/tenant", "/dead-letters?limit=200"),
         *("/jobs?payload=candidate=nobody", "/tenant/usage", f"/applications/{stage.large}/export"),
     )
-    flood(stage, scale, [Request("GET", path) for path in paths], scale.of(READERS))
+    get = partial(request, "GET", key=stage.keys.hostile, keep=True)
+    return together([get(path) for path in paths], stage)
 
 
-def connections(stage: Stage, scale: Scale) -> None:
-    """Open more than one address may have; those that are held are asked once and kept."""
-    attacker = stage.attacker
-    began = time.monotonic()
-    with attacker.held(scale.of(CONNECTIONS)) as wires:
-        for wire in wires:
-            received = b""
-            with suppress(OSError):
-                wire.sendall(HEALTH)
-                received = wire.recv(65_536)
-            attacker.note("one of many connections", received)
-        time.sleep(max(0.0, began + scale.seconds - time.monotonic()))
-
-
-def churn(stage: Stage, scale: Scale) -> None:
+def churn(stage: Stage) -> Calls:
     """A new connection for each request, and some that are dropped in the middle."""
-    attacker = stage.attacker
 
     def drop() -> None:
         with suppress(OSError):
-            attacker.connect().close()
+            stage.attacker.connect().close()
 
-    ask = partial(attacker.ask, "GET", "/tenant/usage", key=stage.keys.hostile)
-    attacker.repeat([ask, drop], scale.of(8), scale.seconds)
+    return [partial(stage.attacker.ask, "GET", "/tenant/usage", key=stage.keys.hostile), drop]
+
+
+def pipelines(stage: Stage) -> Calls:
+    """Thousands of requests for what the victim has, on each connection."""
+    path = f"/jobs/{stage.ids['job']}"
+    one = request("GET", path, key=stage.keys.hostile, keep=True)
+    return [partial(stage.attacker.exchange, "requests at once", one * PIPELINED, (404, 429))]
 
 
 ROUNDS = (
-    Round("submissions above the limit", submissions),
-    Round("lists and exports without a pause", reads),
-    Round("as many connections as it gets", connections),
-    Round("a connection for each request", churn),
+    Repeated("submissions above the limit", submissions, clients=24),
+    Repeated("lists and exports without a pause", reads),
+    Held("1,300 connections", CONNECTIONS, lambda _: [HEALTH]),
+    Repeated("a connection for each request", churn, clients=8),
+    Repeated("thousands of requests at once", pipelines, clients=8),
 )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from functools import partial
 
-from loadtest.attack.attacker import REFUSED, read_answers
+from loadtest.attack.attacker import REFUSED
 from loadtest.attack.corpus.framing import (
     LENGTHS,
     MISFRAMED,
@@ -16,18 +15,15 @@ from loadtest.attack.corpus.framing import (
     TARGETS,
     TELLING,
 )
-from loadtest.attack.plan import Round, Scale
+from loadtest.attack.rounds.kinds import Repeated
 from loadtest.attack.stage import Stage
 
-CLIENTS = 6
 #: Behind each: without a key, so that no answer to it may be a success.
 SMUGGLED = b"GET /jobs HTTP/1.1\r\nHost: a\r\n\r\n"
 #: ``Expect: 100-continue``, and a redirect to the same path without doubled slashes.
 UNCLEAR = frozenset({100, 308, *REFUSED})
 #: Beyond the limit of the tenant nothing of a body is read.
 TOO_MANY = 429
-PIPELINED = 2_000
-PIPELINES = 8
 
 
 def requests(key: str) -> Iterator[tuple[bytes, frozenset[int]]]:
@@ -55,33 +51,12 @@ def requests(key: str) -> Iterator[tuple[bytes, frozenset[int]]]:
     yield post + wide, frozenset({431})
 
 
-def smuggling(stage: Stage, scale: Scale) -> None:
+def smuggling(stage: Stage) -> list[Callable[[], object]]:
     exchange = stage.attacker.exchange
-    calls = [
+    return [
         partial(exchange, repr(sent[:100]), sent, statuses | {TOO_MANY})
         for sent, statuses in requests(stage.keys.hostile)
     ]
-    stage.attacker.repeat(calls, scale.of(CLIENTS), scale.seconds, one_in=scale.one_in)
 
 
-def pipelines(stage: Stage, scale: Scale) -> None:
-    """Thousands of requests at once, read at leisure."""
-    attacker = stage.attacker
-    key = f"Host: a\r\nAuthorization: Bearer {stage.keys.hostile}\r\n"
-    one = f"GET /jobs/{stage.ids['job']} HTTP/1.1\r\n{key}\r\n".encode()
-
-    def send() -> None:
-        received = b""
-        with suppress(OSError), attacker.connect() as wire:
-            with suppress(OSError):
-                wire.sendall(one * PIPELINED)
-            received = read_answers(wire)
-        attacker.note("pipelined requests", received, (404,))
-
-    attacker.repeat([send], scale.of(PIPELINES), scale.seconds)
-
-
-ROUNDS = (
-    Round("unclear framing", smuggling),
-    Round("thousands of requests at once", pipelines),
-)
+ROUNDS = (Repeated("unclear framing", smuggling),)

@@ -9,10 +9,8 @@ from typing import Any
 
 from loadtest.attack.attacker import REFUSED
 from loadtest.attack.corpus.routes import CALLS, CONSOLE, OPERATOR, PUBLIC, Call
-from loadtest.attack.plan import Round, Scale
+from loadtest.attack.rounds.kinds import Repeated
 from loadtest.attack.stage import Stage
-
-CLIENTS = 6
 
 
 def guarded() -> Iterator[tuple[str, Call]]:
@@ -22,32 +20,28 @@ def guarded() -> Iterator[tuple[str, Call]]:
         yield from ((method, call) for call in calls if call.access is not PUBLIC)
 
 
-def asked(stage: Stage, method: str, call: Call, **more: Any) -> Callable[..., list[int]]:
-    """The call with the victim's ids."""
+def asked(stage: Stage, method: str, call: Call, **more: Any) -> Callable[..., object]:
+    """The call with the victim's ids; it takes the statuses that are allowed."""
     path, body, form = call.filled(stage.ids)
     sent = b"" if body is None else json.dumps(body).encode()
     return partial(stage.attacker.ask, method, path, body=sent, form=form, **more)
 
 
-def wrong_keys(stage: Stage, scale: Scale) -> None:
+def wrong_keys(stage: Stage) -> list[Callable[[], object]]:
     """Whatever is wrong with a key, no route is open to it."""
-    calls = [
+    return [
         partial(asked(stage, method, call, key=key), REFUSED)
         for method, call in guarded()
         for key in ("", *stage.keys.wrong.values())
     ]
-    stage.attacker.repeat(calls, scale.of(CLIENTS), scale.seconds, one_in=scale.one_in)
 
 
-def foreign_ids(stage: Stage, scale: Scale) -> None:
+def foreign_ids(stage: Stage) -> list[Callable[[], object]]:
     """A valid key of another tenant neither reads nor changes what the victim has."""
-    calls = [
-        partial(asked(stage, method, call, key=stage.keys.hostile), allowed(call))
-        for method, call in guarded()
-    ]
-    crash = partial(stage.attacker.ask, "POST", "/jobs", (403,), key=stage.keys.hostile)
-    calls.append(partial(crash, body=b'{"type":"crash"}'))
-    stage.attacker.repeat(calls, scale.of(CLIENTS), scale.seconds, one_in=scale.one_in)
+    key = stage.keys.hostile
+    crash = partial(stage.attacker.ask, "POST", "/jobs", (403,), key=key, body=b'{"type":"crash"}')
+    calls = guarded()
+    return [*(partial(asked(stage, *each, key=key), allowed(each[1])) for each in calls), crash]
 
 
 def allowed(call: Call) -> tuple[int, ...] | None:
@@ -58,6 +52,6 @@ def allowed(call: Call) -> tuple[int, ...] | None:
 
 
 ROUNDS = (
-    Round("wrong keys at every route", wrong_keys),
-    Round("the victim's ids at every route", foreign_ids),
+    Repeated("wrong keys at every route", wrong_keys),
+    Repeated("the victim's ids at every route", foreign_ids),
 )
