@@ -27,6 +27,8 @@ MOST_BYTES, MOST_SECONDS, MOST_KEPT = 8 * 1_048_576, 60.0, 20
 #: Processor time of this client: a quarter of the machine. It shares the cores with what it
 #: attacks; with more, the victim would wait for the client instead of for the server.
 MOST_CORES = 0.25 * (os.cpu_count() or 1)
+#: Connections that are held are opened at this pace: what is tried is that they stay.
+OPENED_PER_SECOND = 400.0
 #: Between two looks at the time that was used.
 PAUSE_SECONDS = 0.002
 
@@ -106,13 +108,21 @@ class Attacker:
         return wire
 
     @contextmanager
-    def held(self, count: int, room: int = 0) -> Iterator[list[socket.socket]]:
-        """As many connections as the server takes, up to a number, closed at the end."""
+    def held(
+        self, count: int, begun: Sequence[bytes], room: int = 0
+    ) -> Iterator[list[socket.socket]]:
+        """As many connections as the server takes, up to a number, closed at the end.
+
+        Each sends one of the beginnings, in turns.
+        """
         wires: list[socket.socket] = []
+        began = time.monotonic()
         try:
-            for _ in range(count):
+            for number in range(count):
+                time.sleep(max(0.0, began + number / OPENED_PER_SECOND - time.monotonic()))
                 try:
-                    wires.append(self.connect(2.0, room))
+                    wires.append(self.connect(0.5, room))
+                    wires[-1].sendall(begun[number % len(begun)])
                 except OSError:
                     self.note("connection", b"")
             self.tally.connections = max(self.tally.connections, len(wires))

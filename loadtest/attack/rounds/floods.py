@@ -15,6 +15,8 @@ from loadtest.closed_loop import applications
 Calls = list[Callable[[], object]]
 #: More than a process takes while it has others to serve; one address may have 1,000 at each.
 CONNECTIONS = 1_300
+#: Per second: ten times what a tenant may. How many an API can refuse is `loadtest.flood`.
+SUBMISSIONS = 1_000
 #: Jobs of one of its batches.
 BATCH = 200
 #: Requests that are sent at once on a connection.
@@ -65,7 +67,7 @@ def pipelines(stage: Stage) -> Calls:
 
 
 ROUNDS = (
-    Repeated("submissions above the limit", submissions, clients=24),
+    Repeated("submissions above the limit", submissions, 24, SUBMISSIONS / AT_ONCE),
     Repeated("lists and exports without a pause", reads),
     Held("1,300 connections", CONNECTIONS, lambda _: [HEALTH]),
     Repeated("a connection for each request", churn, clients=8),

@@ -59,13 +59,9 @@ class Held:
     allowed: Collection[int] | None = None
 
     def run(self, stage: Stage, scale: Scale) -> None:
-        begun = self.begun(stage)
         until = time.monotonic() + scale.seconds
-        with stage.attacker.held(scale.of(self.connections), self.room) as wires:
-            for number, wire in enumerate(wires):
-                with suppress(OSError):
-                    wire.settimeout(0.5)
-                    wire.sendall(begun[number % len(begun)])
+        count, begun = scale.of(self.connections), self.begun(stage)
+        with stage.attacker.held(count, begun, self.room) as wires:
             while (left := until - time.monotonic()) > 0:
                 for wire in wires if self.more else ():
                     with suppress(OSError):
