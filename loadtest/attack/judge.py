@@ -30,6 +30,8 @@ class Attacked:
     tally: Tally = field(default_factory=Tally)
     #: Processor time of the hostile client, per second.
     cores: float = 0.0
+    #: Cores that programs used which have nothing to do with it.
+    others: float = 0.0
     #: Of the victim's requests.
     p50_ms: float = 0.0
     p99_ms: float = 0.0
@@ -96,6 +98,7 @@ COLUMNS: Mapping[str, str | Callable[[Attacked], str]] = {
     "connections": "{0.tally.connections:,}",
     "answers": lambda one: answers(one.tally.statuses, one.tally.closed),
     "its cores": "{0.cores:.2f}",
+    "others'": "{0.others:.2f}",
     "memory, MB": "{0.memory_mb:.0f}",
     "the victim's p50, ms": "{0.p50_ms:.1f}",
     "p99, ms": "{0.p99_ms:.1f}",
@@ -130,7 +133,7 @@ def judge(measured: Measured, picture: str) -> Report:
             "Memory is the kernel's own peak of the resident size in each round, added up over the"
             " API's processes. The victim's p99 may be twice that before, and"
             f" {P99_FLOOR_MS:.0f} ms in any case: everything shares the same cores, of which the"
-            f" hostile client may use {MOST_CORES:g}."
+            f" hostile client may use {MOST_CORES:g}. What other programs used slows down both."
         ],
         data=asdict(measured),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,6 +17,7 @@ from loadtest.attack.rounds import FAMILIES
 from loadtest.attack.rounds.kinds import Round, Scale
 from loadtest.attack.stage import Stage, staged
 from loadtest.attack.victim import Habits, Timed, living, tail
+from loadtest.figures import MACHINE, CoreMeter
 from loadtest.fleet import Fleet
 from loadtest.report import Report
 
@@ -96,10 +98,13 @@ def measuring(stage: Stage, name: str, processes: Sequence[psutil.Process]) -> I
     for process in processes:
         with suppress(OSError):
             Path(f"/proc/{process.pid}/clear_refs").write_text(RESET_PEAK)
+    meter = CoreMeter({"run": [os.getpid()]})
     stage.attacker.begin()
     attacked = Attacked(name, time.monotonic(), 0.0, 0.0, stage.attacker.tally)
     yield attacked
     attacked.ended, attacked.cores = time.monotonic(), stage.attacker.cores
+    used = meter.read()
+    attacked.others = max(0.0, used[MACHINE] - used["run"])
     attacked.memory_mb = sum(peak_mb(process) for process in processes)
 
 
