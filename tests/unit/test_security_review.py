@@ -6,13 +6,15 @@ import re
 
 import pytest
 
-from loadtest.attack.plan import FAMILIES
+from loadtest.attack.rounds import FAMILIES
 from tests import ROOT
 
 PAGE = (ROOT / "docs/security-review.md").read_text()
 ROWS = [line for line in PAGE.splitlines() if re.match(r"\| \d", line)]
 #: A file and the tests of it that follow.
 NAMED = re.compile(r"`([a-z/_]+\.py)`|`(test_\w+)`")
+#: Tests of row 6, which come with the roles of the database.
+AWAITED = ("integration/models/test_roles.py", "integration/api/test_second_line.py")
 
 
 def named_in(row: str) -> list[tuple[str, str]]:
@@ -27,8 +29,10 @@ def named_in(row: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.split("|")[1].strip())
 def test_a_row_names_tests_that_exist(row: str) -> None:
-    assert named_in(row) or "(roadmap.md)" in row
+    assert named_in(row)
     for file, test in named_in(row):
+        if file in AWAITED and not (ROOT / "tests" / file).exists():
+            continue
         assert f"def {test}(" in (ROOT / "tests" / file).read_text(), f"{file}: {test}"
 
 
@@ -39,4 +43,10 @@ def test_every_point_has_its_row() -> None:
 
 def test_it_is_linked_and_so_is_the_attack() -> None:
     assert "docs/security-review.md" in (ROOT / "SECURITY.md").read_text()
-    assert re.search(r"^attack:.*##", (ROOT / "Makefile").read_text(), re.M) and FAMILIES
+    assert re.search(r"^attack:.*##", (ROOT / "Makefile").read_text(), re.M)
+
+
+def test_rounds_that_it_names_exist() -> None:
+    rounds = {one.name for rounds in FAMILIES.values() for one in rounds}
+    named = {name for row in ROWS for name in re.findall(r'"([^"]+)"', row)}
+    assert len(named) >= 5 and named <= rounds
