@@ -109,7 +109,7 @@ upgrade-test: venv-dev broker ## upgrade a stack of an older commit process by p
 	@$(call install,command -v gcc && ls -d /usr/include/python3.*,gcc libc6-dev python3-dev)
 	$(PY) -m loadtest.upgrade
 
-attack: venv-dev broker ## attack a stack of its own on this machine with a hostile client, for two minutes; QUICK=1 is shorter
+attack: venv-dev broker ## attack a stack of its own on this machine with a hostile client, for three minutes; QUICK=1 is shorter
 	$(PY) -m loadtest.attack $(if $(QUICK),--quick)
 
 restarts: venv-dev broker ## restart workers COUNT=100 times under load, one after the other; nothing may be lost or run twice
