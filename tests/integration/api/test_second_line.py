@@ -17,6 +17,7 @@ from app.errors import NotFound
 from app.log_ids import CALLER
 from app.server import wsgi
 from app.tenants import ownership
+from loadtest.attack.corpus.routes import CALLS, Call
 from models.store.roles import set_tenant
 from tests.integration.api.test_isolation import (
     FOREIGN,
@@ -29,7 +30,6 @@ from tests.integration.api.test_isolation import (
     names,
     people,
 )
-from tests.support.routes import CALLS, Call
 
 __all__ = ["foreign", "fresh", "http_client", "people"]
 
