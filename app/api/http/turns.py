@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 from app.api.services import current_tenant
 
 #: Long reads of one tenant that a process serves at once; more of them wait.
-READS_AT_ONCE = 2
+READS_AT_ONCE = 1
 #: Rows that are written without a pause: half a millisecond for jobs.
 ROWS_AT_ONCE = 50
 
