@@ -2,7 +2,7 @@
 # line: make up PORT=9000 WORKERS_MEDIUM=4 BROKER=filesystem FAIRLINE_HOME=.run-b
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status demo test test-unit test-long lint bench bench-dispatch bench-snapshot lab bench-console pictures chaos \
+.PHONY: help up down status demo test test-unit test-long lint bench bench-dispatch bench-snapshot lab bench-console pictures chaos attack \
 	upgrade-test restarts bare-test compose-test quorum-test cluster chaos-cluster cluster-status cluster-down cluster-test \
 	cluster-packages sbom hashes audit clean venv venv-dev broker browser faketime prometheus mmdebstrap
 
@@ -108,6 +108,9 @@ chaos: venv-dev broker faketime ## break a stack of its own for MINUTES=2 under 
 upgrade-test: venv-dev broker ## upgrade a stack of an older commit process by process under load, and back
 	@$(call install,command -v gcc && ls -d /usr/include/python3.*,gcc libc6-dev python3-dev)
 	$(PY) -m loadtest.upgrade
+
+attack: venv-dev broker ## attack a stack of its own on this machine with a hostile client, for three minutes; QUICK=1 is shorter
+	$(PY) -m loadtest.attack $(if $(QUICK),--quick)
 
 restarts: venv-dev broker ## restart workers COUNT=100 times under load, one after the other; nothing may be lost or run twice
 	$(PY) -m loadtest.restarts --count $(or $(COUNT),100)

@@ -27,6 +27,7 @@ from app.policy.task_events import Fields
 from app.reads.job_counts import count_waiting
 from models.pools import POOLS, is_job_queue
 from models.store.errors import StateStoreError
+from models.store.roles import DatabaseRole
 from models.store.session import connect, open_engine
 
 logger = logging.getLogger(__name__)
@@ -151,4 +152,4 @@ def list_messages(names: Iterable[str]) -> list[Listed]:
 @cache
 def database() -> Engine:
     """The database of this process."""
-    return open_engine(settings(), process="flower")
+    return open_engine(settings(), process="flower", role=DatabaseRole.API)

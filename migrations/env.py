@@ -1,4 +1,7 @@
-"""Runs migrations against ``FAIRLINE_DATABASE_URL``, each in its own transaction."""
+"""Runs migrations as the owner of the tables, each in its own transaction.
+
+Against ``FAIRLINE_OWNER_DATABASE_URL``, or ``FAIRLINE_DATABASE_URL`` where that is not set.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,11 @@ TURN_SECONDS = 0.2
 #: The revision that a database which is at 0020 has before it: that is always the last one, and
 #: others were put in front of it, in groups. Null: all of them were made.
 MADE_BEFORE = """
-    SELECT CASE WHEN EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('express_lanes')
-                                AND attname = 'offers' AND NOT attisdropped)
+    SELECT CASE WHEN EXISTS (SELECT FROM pg_policy WHERE polrelid = to_regclass('blob_counts'))
                 THEN NULL
+                WHEN EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('express_lanes')
+                                AND attname = 'offers' AND NOT attisdropped)
+                THEN '0026'
                 WHEN EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('tenants')
                                 AND attname = 'requests_per_second' AND NOT attisdropped)
                 THEN '0025'
@@ -53,7 +58,7 @@ def take_turn(connection: Connection) -> None:
 def renumber(connection: Connection) -> None:
     """Take back revision 0020 in a database that had it before others were put in front of it.
 
-    It was 0012 when it followed 0011; later it followed 0015, 0019, 0022, 0024, then 0025.
+    It was 0012 when it followed 0011; later it followed 0015, 0019, 0022, 0024, 0025, then 0026.
     """
     migration = MigrationContext.configure(connection, opts={"script": context.script})
     current = migration.get_current_revision()
@@ -68,7 +73,7 @@ def renumber(connection: Connection) -> None:
 
 
 def run_online() -> None:
-    engine = create_engine(DatabaseSettings().database_url, poolclass=pool.NullPool)
+    engine = create_engine(DatabaseSettings().migrations_url, poolclass=pool.NullPool)
     follow_primary(engine)
     with engine.connect() as connection:
         take_turn(connection)
@@ -88,7 +93,7 @@ def run_online() -> None:
 
 if context.is_offline_mode():
     context.configure(
-        url=DatabaseSettings().database_url,
+        url=DatabaseSettings().migrations_url,
         target_metadata=Base.metadata,
         literal_binds=True,
         transaction_per_migration=True,

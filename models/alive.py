@@ -23,6 +23,7 @@ from psycopg2.extensions import parse_dsn
 
 from models.database_url import CONNECT_SECONDS, connect_arguments, normal_url
 from models.secret_files import read_secret
+from models.store.roles import DatabaseRole, role_option
 
 #: Probes have 15 s: a database that does not answer is found out before that.
 ANSWER_SECONDS = 8.0
@@ -74,6 +75,7 @@ def connection_of(url: str) -> dict[str, Any]:
 def read_reports(kind: str, queue: str | None) -> Reports:
     """Ask the database, as long as that may take."""
     arguments = connection_of(read_secret("FAIRLINE_DATABASE_URL"))
+    arguments["options"] = role_option(DatabaseRole(f"fairline_{kind}"))
     asked = {"kind": kind, "host": f"@{socket.gethostname()}:", "queue": queue}
     with (
         psycopg2.connect(**arguments) as connection,

@@ -16,6 +16,7 @@ from pydantic import (
     Field,
     SecretStr,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -100,6 +101,8 @@ class DatabaseSettings(BaseSettings):
     #: SQLAlchemy URL; plain ``postgresql://`` would mean psycopg 3 in SQLAlchemy 2.1. May name
     #: several servers, ``…@a:5432,b:5433/db``: the one that takes writes is used.
     database_url: str = "postgresql+psycopg2://fairline@127.0.0.1:5432/fairline"
+    #: The same of the owner of the tables, for migrations; empty: ``database_url``.
+    owner_database_url: str = ""
     #: Connections a process keeps; group commit makes two enough at any concurrency.
     db_pool_size: int = Field(default=2, ge=1, le=100)
     #: How long to wait for a connection to be established or taken from the pool.
@@ -114,10 +117,15 @@ class DatabaseSettings(BaseSettings):
     #: Changes to the built-in pools and more pools, as JSON; see ``models/pools.py``.
     pools: dict[str, dict[str, Any]] = {}
 
-    @field_validator("database_url")
+    @field_validator("database_url", "owner_database_url")
     @classmethod
-    def _with_servers(cls, url: str) -> str:
-        return normal_url(url)
+    def _with_servers(cls, url: str, field: ValidationInfo) -> str:
+        return normal_url(url) if url or field.field_name == "database_url" else ""
+
+    @property
+    def migrations_url(self) -> str:
+        """Where migrations connect."""
+        return self.owner_database_url or self.database_url
 
 
 def read_settings(kind: type[S], **changes: Any) -> S:

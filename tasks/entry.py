@@ -39,6 +39,7 @@ from models.jobs.ids import parse_id
 from models.pools import POOLS, is_job_queue, parse_queue, unmeasured_refs
 from models.presence import KEEP_PRESENT, RETIRE, process_name
 from models.store.errors import StateStoreUnavailable
+from models.store.roles import DatabaseRole
 from models.store.session import open_engine
 from tasks.config import TaskSettings, task_settings
 from tasks.local_message import deliver
@@ -257,7 +258,7 @@ def _begin(slots: int) -> Worker:
     prepared = PreparedTypes()
     prepared.begin(job_type for job_type in types.values() if job_type.pool in pools)
     name = process_name(this.node)
-    this.engine = open_engine(settings, process=name)
+    this.engine = open_engine(settings, process=name, role=DatabaseRole.WORKER)
     this.worker = Worker(
         this.engine,
         types,

@@ -19,7 +19,7 @@ from sqlalchemy import Engine
 
 from app.broker.messages import handed_over
 from app.broker.publish import Publisher
-from app.errors import BrokerUnavailable, IdempotencyKeyReused
+from app.errors import BrokerUnavailable, IdempotencyKeyReused, NotFound
 from app.policy.early_messages import EarlyMessages
 from app.repeated import BackgroundLoop
 from app.telemetry.hooks import admit_traced
@@ -29,6 +29,7 @@ from models.jobs.release import release
 from models.jobs.submission import Admitted, IdempotencyKey, KeyReused, Submission, SubmissionGroup
 from models.store.errors import StateStoreError
 from models.store.group_commit import GroupCommit
+from models.store.roles import is_of_another
 from models.tallies import Count, Tallies, TallyKind
 from models.wakeups import WakeupSender
 
@@ -76,6 +77,8 @@ class Admission:
         self, submissions: Sequence[Submission], key: IdempotencyKey | None = None
     ) -> Admitted:
         """Make the submissions durable, together; StateStoreUnavailable if that takes too long."""
+        if any(is_of_another(item.tenant_id) for item in submissions):
+            raise NotFound
         return admit_traced(
             submissions, lambda items: self._enter(SubmissionGroup(tuple(items), key))
         )

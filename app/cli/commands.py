@@ -66,21 +66,25 @@ def migrate(tenant: str | None, operator_key: Path | None, expand: bool, back: s
     from alembic import command
     from alembic.config import Config
 
+    from app.cli.login import keep_login, owner_database
+    from app.config import settings
     from app.tenants.changes import ensure_tenant, keep_operator_key
     from app.tenants.terms import Change
 
-    config, before = Config(ROOT / "alembic.ini"), revision_of(database())
+    engine = owner_database()
+    config, before = Config(ROOT / "alembic.ini"), revision_of(engine)
     if back is not None:
         command.downgrade(config, last_expanding(config) if back == "expand" else back)
-        record_migration(database(), before)
+        record_migration(engine, before)
         return
     stop = expand and before is not None
     command.upgrade(config, last_expanding(config) if stop else "head")
-    record_migration(database(), before)
+    record_migration(engine, before)
+    keep_login(engine, settings())
     if tenant is not None:
-        ensure_tenant(database(), tenant, Change({"tier_limits": False}))
+        ensure_tenant(engine, tenant, Change({"tier_limits": False}))
     if operator_key is not None:
-        keep_operator_key(database(), operator_key)
+        keep_operator_key(engine, operator_key)
 
 
 def revision_of(engine: Engine) -> str | None:

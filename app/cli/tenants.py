@@ -17,6 +17,7 @@ from app.tenants.listing import list_tenants
 from app.tenants.tenant import TIERS, TenantProfile
 from app.tenants.terms import WHOLE, Change
 from models.audit import Act
+from models.store.roles import DatabaseRole
 from models.store.session import connect, open_engine
 
 #: For more, the operator's routes have pages.
@@ -28,7 +29,7 @@ tenants = FairlineGroup("tenants", help="Manage tenants and their terms.")
 def database() -> Engine:
     from app.config import settings
 
-    return open_engine(settings(), process="cli")
+    return open_engine(settings(), process="cli", role=DatabaseRole.API)
 
 
 class Amount(click.ParamType[float | None]):

@@ -26,6 +26,7 @@ from app.errors import NotFound
 from app.tenants.scopes import Scope
 from app.tenants.tenant import TenantProfile
 from models.audit import Act
+from models.store.roles import every_tenant, tenant_scope
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -129,7 +130,12 @@ def show(page: LivePage, values: Mapping[str, Any]) -> str:
 
 
 def render_parts(page: LivePage, asked: PageRequest) -> dict[str, str]:
-    """The live parts alone, by name."""
+    """The live parts alone, by name; of a tenant's page, with what the tenant may see."""
+    with tenant_scope(asked.tenant.id) if asked.tenant else every_tenant():
+        return _render_parts(page, asked)
+
+
+def _render_parts(page: LivePage, asked: PageRequest) -> dict[str, str]:
     template = current_app.jinja_env.get_template(page.template)
     variables: dict[str, Any] = {**page.read(asked), "asked": asked}
     current_app.update_template_context(variables)

@@ -24,6 +24,7 @@ from models.jobs.states import APPLICATION_STATUS, TERMINAL, JobStatus
 from models.store.arrays import plain_array
 from models.store.group_commit import GroupCommit
 from models.store.prepared import PreparedStatement
+from models.store.roles import is_of_another
 from models.store.session import connect
 
 #: How long an answer that will not change is kept, and how many.
@@ -82,6 +83,11 @@ class Views:
             self._kept.pop((kind, job_id), None)
 
     def _find(self, asked: Asked) -> View | None:
+        """As its tenant or an operator sees it; None for another tenant."""
+        view = self._find_any(asked)
+        return None if view is None or is_of_another(view.tenant_id) else view
+
+    def _find_any(self, asked: Asked) -> View | None:
         kept = self._kept.get(asked)
         if kept is not None and time.monotonic() - kept[0] < KEEP_SECONDS:
             return kept[1]

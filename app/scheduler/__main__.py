@@ -11,6 +11,7 @@ from app.logs import configure_logging
 from app.scheduler.service import SchedulerService
 from app.telemetry.hooks import start_telemetry
 from models.presence import process_name
+from models.store.roles import DatabaseRole
 from models.store.session import open_engine
 
 
@@ -20,7 +21,7 @@ def main() -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    engine = open_engine(settings(), process=process_name("scheduler"))
+    engine = open_engine(settings(), process=process_name("scheduler"), role=DatabaseRole.SCHEDULER)
     start_telemetry("scheduler", engine)
     SchedulerService(engine, celery, settings()).run(stop)
 

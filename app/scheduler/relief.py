@@ -39,6 +39,7 @@ from models.jobs.lane_walk import lane_walk
 from models.jobs.release import release
 from models.leadership import Leader, ReliefLease
 from models.store.errors import StateStoreError
+from models.store.roles import DatabaseRole, in_role
 from models.store.session import connect, fetch
 from tasks.registry import JobType
 from tasks.retry.guards import THROTTLED_IN_FLIGHT
@@ -249,7 +250,12 @@ def find_lanes(connection: Connection, pool: str, after: tuple[int, str], most: 
 
 
 def keep_relief(relief: Relief, stop: threading.Event) -> None:
-    """Check and dispatch until ``stop`` is set."""
+    """Check and dispatch until ``stop`` is set, in the role of a scheduler."""
+    with in_role(DatabaseRole.SCHEDULER):
+        _keep(relief, stop)
+
+
+def _keep(relief: Relief, stop: threading.Event) -> None:
     while not stop.wait(TURN_SECONDS if relief.active else CHECK_SECONDS):
         try:
             relief.run_once(time.monotonic())

@@ -53,6 +53,7 @@ from models.presence import (
     process_name,
 )
 from models.store.errors import StateStoreError
+from models.store.roles import DatabaseRole
 from models.store.session import open_engine, open_standby
 from models.tallies import Tallies
 
@@ -70,6 +71,7 @@ def build_app(settings: Settings) -> FairlineApp:
     engine = open_engine(
         settings.model_copy(update={"db_pool_size": settings.db_pool_size + 2}),
         process=process_name("api"),
+        role=DatabaseRole.API,
     )
     directory = Directory(engine, settings.admission_seconds)
     tallies = Tallies()
@@ -150,7 +152,9 @@ def open_reads(settings: Settings, primary: Engine) -> StandbyReads | None:
         return None
     size = settings.db_pool_size + 1
     changes = {"database_url": settings.read_database_url, "db_pool_size": size}
-    standby = open_standby(settings.model_copy(update=changes), process=process_name("api"))
+    standby = open_standby(
+        settings.model_copy(update=changes), process=process_name("api"), role=DatabaseRole.API
+    )
     return StandbyReads(standby, primary, settings.read_lag_seconds)
 
 

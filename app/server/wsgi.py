@@ -21,6 +21,7 @@ from app.log_ids import current_request
 from app.tenants.scopes import Scope
 from models.jobs.ids import ID_CHARACTERS
 from models.store.errors import StateStoreError
+from models.store.roles import set_tenant
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -44,9 +45,12 @@ class FairlineApp(Flask):
 
     def wsgi_app(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         current_request.set(environ)
-        if self.traced is not None:
-            return self.traced.answer(environ, start_response, self.answer)
-        return self.answer(environ, start_response)
+        try:
+            if self.traced is not None:
+                return self.traced.answer(environ, start_response, self.answer)
+            return self.answer(environ, start_response)
+        finally:
+            set_tenant(None)  # as ``authorize`` set it
 
     def dispatch_request(self) -> ResponseReturnValue:
         """Call the view; once more if a read from the standby failed, now on the primary."""

@@ -24,6 +24,7 @@ from models.pools import POOLS, is_job_queue, reserved, slice_queue
 from models.presence import process_name
 from models.settings import DatabaseSettings
 from models.store.errors import StateStoreError
+from models.store.roles import DatabaseRole
 from models.store.session import connect, open_engine
 
 logger = logging.getLogger(__name__)
@@ -113,7 +114,9 @@ def main() -> None:
     """Run until killed; log each change between trouble and none."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     home = Home(read_options().home)
-    engine = open_engine(DatabaseSettings(), process=process_name("autoscale"))
+    engine = open_engine(
+        DatabaseSettings(), process=process_name("autoscale"), role=DatabaseRole.API
+    )
     logged = ""
     since = None
     while True:

@@ -35,6 +35,8 @@ def _find_install() -> Path:
 
 INSTALL = _find_install()
 SUPERUSER = "postgres"
+#: Of the processes; ``flask migrate`` makes it. It owns nothing.
+LOGIN = "fairline"
 DATABASE = "fairline"
 #: Only a part of the socket's name: nothing listens on TCP.
 PORT = 5432
@@ -85,9 +87,9 @@ class EmbeddedPostgres:
     def sockets(self) -> Path:
         return socket_folder(self.folder / "socket", f".s.PGSQL.{PORT}.lock")
 
-    def url(self, database: str = DATABASE) -> str:
+    def url(self, database: str = DATABASE, login: str = SUPERUSER) -> str:
         host = quote(str(self.sockets), safe="/")
-        return f"postgresql+psycopg2://{SUPERUSER}@/{database}?host={host}&port={PORT}"
+        return f"postgresql+psycopg2://{login}@/{database}?host={host}&port={PORT}"
 
     def prepare(self) -> None:
         """Create the cluster unless it is there, and let the server's user reach everything."""

@@ -11,6 +11,7 @@ from app.stack.environment import COMMANDS
 from app.stack.home import Home
 from app.stack.inherited import without_model_keys
 from app.stack.options import StackOptions
+from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import Service
 from app.stack.spec import ProcessSpec, StopStep
 from app.stack.supervisor import Program
@@ -36,11 +37,12 @@ class ProgramTable:
 
 def table(options: StackOptions, home: Home) -> ProgramTable:
     """The processes of a Fairline stack."""
-    migrate = ["migrate", "--tenant", "demo"]
+    migrate, owner = ["migrate", "--tenant", "demo"], {}
     if not options.database_url:  # an external database gets no key of ours
         migrate += ["--operator-key", str(home.operator_key)]
+        owner = {"FAIRLINE_OWNER_DATABASE_URL": EmbeddedPostgres(home.path).url()}
     return ProgramTable(
-        migrate=ProcessSpec("migrate", flask(*migrate), inherits=without_model_keys),
+        migrate=ProcessSpec("migrate", flask(*migrate), owner, inherits=without_model_keys),
         early=[
             (api(), 1),
             (Program("scheduler", scheduler, STOP_SCHEDULER, scalable=True), options.schedulers),

@@ -11,7 +11,7 @@ from app.stack.home import Home, make_private
 from app.stack.leftovers import clear_leftovers
 from app.stack.options import StackOptions
 from app.stack.ports import is_taken
-from app.stack.postgres import EmbeddedPostgres
+from app.stack.postgres import LOGIN, EmbeddedPostgres
 from app.stack.programs import STOP_SERVICE, ProgramTable, service_programs
 from app.stack.rabbitmq import EmbeddedRabbitMQ, find_server
 from app.stack.screen import Screen
@@ -44,7 +44,7 @@ class StackServices:
 def choose_services(options: StackOptions, home: Home) -> StackServices:
     """Embedded services unless addresses are given; RabbitMQ if it is installed."""
     postgres = None if options.database_url else EmbeddedPostgres(home.path)
-    database_url = postgres.url() if postgres else options.database_url
+    database_url = postgres.url(login=LOGIN) if postgres else options.database_url
     if options.broker_url:
         return StackServices(postgres, None, database_url, options.broker_url)
     installed = find_server() is not None

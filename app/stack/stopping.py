@@ -18,6 +18,7 @@ from app.stack.screen import Screen
 from models.presence import parse_process
 from models.settings import DatabaseSettings
 from models.store.errors import StateStoreError
+from models.store.roles import DatabaseRole
 from models.store.session import fetch, open_engine
 
 LOOK_SECONDS = 1.0
@@ -37,7 +38,9 @@ class StopWatch:
         self._home, self._screen = home, screen
         settings = self._ask("env").get("env", {})
         url = settings.get("FAIRLINE_DATABASE_URL")
-        self._engine = open_engine(DatabaseSettings(database_url=url)) if url else None
+        self._engine = (
+            open_engine(DatabaseSettings(database_url=url), role=DatabaseRole.API) if url else None
+        )
 
     def wait(self, supervisor: ProcessIdentity, seconds: float) -> bool:
         """Wait for the supervisor's end, saying what for; false if that takes too long."""

@@ -118,7 +118,7 @@ class Cluster:
         for exists, create in (
             (
                 f"SELECT 1 FROM pg_roles WHERE rolname = '{USER}'",
-                f"CREATE ROLE {USER} LOGIN PASSWORD '{password}'",
+                f"CREATE ROLE {USER} LOGIN CREATEROLE BYPASSRLS PASSWORD '{password}'",
             ),
             (
                 f"SELECT 1 FROM pg_database WHERE datname = '{DATABASE}'",

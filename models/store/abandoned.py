@@ -17,13 +17,16 @@ import logging
 import threading
 from typing import Any
 
+from models.store.roles import AS_LOGIN
+
 logger = logging.getLogger(__name__)
 
 #: Those that are still at work. A backend that is idle only has not noticed that we are gone. The
-#: name is the process's own: after a failover the number may be somebody else's.
-STILL_AT_WORK = """
+#: name is the process's own: after a failover the number may be somebody else's. A login sees what
+#: its sessions do, its role does not.
+STILL_AT_WORK = f"""{AS_LOGIN}
     SELECT pid FROM pg_stat_activity
-    WHERE pid = ANY (%s) AND state = 'active' AND usename = current_user
+    WHERE pid = ANY (%s) AND state = 'active' AND usename = session_user
       AND application_name = current_setting('application_name')
 """
 ONLY_READ = "SET default_transaction_read_only = on"

@@ -33,6 +33,7 @@ from models.store.clock import CLOCK_SQL, DATABASE_CLOCK
 from models.store.errors import StatementTooSlow, StateStoreUnavailable, server_is_lost
 from models.store.prepared import PreparedStatement
 from models.store.resolving import is_name, with_addresses
+from models.store.roles import DatabaseRole, explained, limit_statements, role_option
 
 #: PostgreSQL's codes for a statement that took longer than its timeout, or waited so for a lock.
 TOO_SLOW = ("57014", "55P03")
@@ -146,32 +147,38 @@ def _wait_callback(connect_seconds: float, statement_seconds: float) -> Any:
     return callback
 
 
-def open_engine(settings: DatabaseSettings, *, process: str = "fairline") -> Engine:
+def open_engine(
+    settings: DatabaseSettings, *, process: str = "fairline", role: DatabaseRole | None = None
+) -> Engine:
     """The engine of this process: autocommit, because each group is one statement.
+
+    ``role``: what its statements run as; None: as its login.
 
     A statement that changes several tables does so in one ``WITH``; a plain
     ``engine.begin()`` would cost two more round trips a group.
     """
-    engine = _create_engine(settings, process)
+    engine = _create_engine(settings, process, role)
     follow_primary(engine, settings.db_connect_seconds)
     event.listen(engine, "connect", read_clock)
     event.listen(engine, "connect", lambda connection, _: ABANDONED.judge(connection))
     return engine
 
 
-def open_standby(settings: DatabaseSettings, *, process: str = "fairline") -> Engine:
+def open_standby(
+    settings: DatabaseSettings, *, process: str = "fairline", role: DatabaseRole | None = None
+) -> Engine:
     """An engine for reads from the standbys that ``database_url`` names."""
-    engine = _create_engine(settings, process)
+    engine = _create_engine(settings, process, role)
     try_in_turn(engine, settings.db_connect_seconds, standby=True)
     keep_only(engine, reads_only)
     return engine
 
 
-def _create_engine(settings: DatabaseSettings, process: str) -> Engine:
+def _create_engine(settings: DatabaseSettings, process: str, role: DatabaseRole | None) -> Engine:
     psycopg2.extensions.set_wait_callback(
         _wait_callback(settings.db_connect_seconds, settings.db_statement_seconds)
     )
-    return create_engine(
+    engine = create_engine(
         settings.database_url,
         poolclass=MeasuredPool,
         pool_size=settings.db_pool_size,
@@ -193,12 +200,15 @@ def _create_engine(settings: DatabaseSettings, process: str) -> Engine:
             # A moment sooner, so that it is the server that reports a slow statement.
             f" -c statement_timeout={int(settings.db_statement_seconds * 950)}"
             # A process that is frozen within a transaction holds its locks for so long.
-            f" -c idle_in_transaction_session_timeout={int(settings.db_statement_seconds * 1000)}",
+            f" -c idle_in_transaction_session_timeout={int(settings.db_statement_seconds * 1000)}"
+            f"{role_option(role)}",
             "keepalives_idle": 10,
             "keepalives_interval": 5,
             "keepalives_count": 3,
         },
     )
+    limit_statements(engine)
+    return engine
 
 
 def read_clock(connection: Any, _record: ConnectionPoolEntry) -> None:
@@ -301,7 +311,8 @@ def connect(engine: Engine) -> Iterator[Connection]:
             raise StatementTooSlow(str(origin).strip()) from error
         # Also a server that only reads, say a standby: it may be another one in a moment.
         # SQLAlchemy lets psycopg2's own error pass where it sets the isolation level.
-        raise StateStoreUnavailable(str(origin).strip()) from error
+        message = explained(str(origin).strip(), engine.url.username)
+        raise StateStoreUnavailable(message) from error
 
 
 def fetch(

@@ -19,6 +19,7 @@ import psycopg2.extras
 
 from models import database_url
 from models.store.errors import StateStoreUnavailable, server_is_lost
+from models.store.roles import DatabaseRole, role_option
 from tasks.process import native_sleep
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def connect_arguments(url: URL) -> dict[str, Any]:
     """The URL as psycopg2 takes it."""
     return {
         **database_url.connect_arguments(url),
-        "options": "-c timezone=UTC -c statement_timeout=4000",
+        "options": f"-c timezone=UTC -c statement_timeout=4000{role_option(DatabaseRole.WORKER)}",
     }
 
 

@@ -124,28 +124,31 @@ class ComposeTest(Steps):
         """They are random, in files that only their reader can read, and nowhere else."""
         with self._screen.step("passwords"):
             found = self.passwords()
-            database = found["postgres_password"]
-            expect(len(set(found.values())) == len(found) == 9, f"other files: {found.keys()}")
+            database, owner = found["postgres_app_password"], found["postgres_password"]
+            expect(len(set(found.values())) == len(found) == 10, f"other files: {found.keys()}")
             expect(all(len(value) >= 32 for value in found.values()), "a password is short")
             modes = "docker compose exec -T postgres sh -c 'stat -c %a /run/secrets/*'"
             expect(set(self.quietly(modes).split()) == {"600"}, "others may read passwords")
             read = "docker compose exec -T api sh -c 'cat /run/secrets/* 2>/dev/null || true'"
             expect(database in self.quietly(read), "the API cannot read the database's URL")
+            expect(owner not in self.quietly(read), "the API reads the owner's password")
             expect(found["grafana_password"] not in self.quietly(read), "the API reads Grafana's")
             everything = self.quietly("docker ps --all --quiet | xargs docker inspect")
-            for name in ("postgres_password", "rabbitmq_password", "flower_basic_auth"):
+            hidden = ("postgres_password", "postgres_app_password", "rabbitmq_password")
+            for name in (*hidden, "flower_basic_auth"):
                 expect(found[name] not in everything, f"{name} is in the environment")
             for password in KNOWN:
                 expect(not self.signs_in(password), f"PostgreSQL takes {password}")
-            expect(self.signs_in(database), "PostgreSQL refuses its password")
+            expect(self.signs_in(owner), "PostgreSQL refuses its password")
+            expect(self.signs_in(database, "fairline_app"), "PostgreSQL refuses the application's")
             users = "docker compose exec -T rabbitmq rabbitmqctl --quiet list_users"
             said = self.quietly(users).split()
             expect("fairline" in said and "flower" in said, f"users of RabbitMQ: {said}")
             expect("guest" not in said, f"users of RabbitMQ: {said}")
 
-    def signs_in(self, password: str) -> bool:
+    def signs_in(self, password: str, login: str = "fairline") -> bool:
         """Whether PostgreSQL lets somebody in who comes by the network."""
-        psql = f"PGPASSWORD={password} psql -h postgres -U fairline -d fairline -Atc 'SELECT 1'"
+        psql = f"PGPASSWORD={password} psql -h postgres -U {login} -d fairline -Atc 'SELECT 1'"
         script = f'docker compose exec -T postgres sh -c "{psql} 2>&1 || true"'
         return self.quietly(script).strip() == "1"
 

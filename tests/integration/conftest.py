@@ -25,6 +25,7 @@ from tests.support.browsing import Browser, console_of
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.emptied import emptied
 from tests.support.http_client import HttpClient, opened
+from tests.support.statement_roles import run_in_roles
 
 
 @pytest.fixture(scope="session")
@@ -76,6 +77,7 @@ def database_url(postgres: Running[EmbeddedPostgres]) -> Iterator[str]:
 @pytest.fixture
 def engine(database_url: str) -> Iterator[Engine]:
     opened = open_engine(DatabaseSettings(database_url=database_url, db_pool_size=5))
+    run_in_roles(opened)
     with opened.connect() as connection:
         connection.exec_driver_sql("INSERT INTO tenants (name) VALUES ('demo')")
     yield opened
@@ -87,6 +89,7 @@ def api_database(postgres: Running[EmbeddedPostgres]) -> Iterator[DatabaseFixtur
     """The database behind ``api``."""
     with fresh_database(postgres) as url:
         opened = open_engine(DatabaseSettings(database_url=url, db_pool_size=5))
+        run_in_roles(opened)
         with opened.connect() as connection:
             connection.exec_driver_sql("INSERT INTO tenants (name) VALUES ('demo'), ('other')")
         yield DatabaseFixture(opened)

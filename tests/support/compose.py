@@ -20,7 +20,10 @@ VARIABLE = re.compile(r"\$(?:\$|\{(?P<name>\w+)(?:(?P<rule>:?[-+])(?P<word>[^{}]
 #: The service that makes the passwords, and the variables of our processes that are files then.
 MAKER = "secrets"
 IN_FILES = frozenset(
-    ("FAIRLINE_DATABASE_URL", "FAIRLINE_BROKER_URL", "FLOWER_BASIC_AUTH", "FLOWER_BROKER_API")
+    (
+        *("FAIRLINE_DATABASE_URL", "FAIRLINE_OWNER_DATABASE_URL", "FAIRLINE_BROKER_URL"),
+        *("FLOWER_BASIC_AUTH", "FLOWER_BROKER_API"),
+    )
 )
 SECONDS = {"s": 1.0, "m": 60.0}
 

@@ -100,6 +100,17 @@ SPECS: dict[tuple[str, str], dict[str, Any]] = {
         instances={"type": "integer", "minimum": 1},
         imageName_=STRING,
         bootstrap=record(initdb=record(database=STRING, owner=STRING)),
+        managed_=record(
+            roles=array(
+                record(
+                    name=STRING,
+                    ensure={"enum": ["present", "absent"]},
+                    login={"type": "boolean"},
+                    bypassrls_={"type": "boolean"},
+                    inRoles_=array(STRING),
+                )
+            )
+        ),
         storage=record(size=QUANTITY, storageClass_=STRING),
         resources_=RESOURCES,
         postgresql_=record(

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import event
 
 from tests.support.database_fixture import DatabaseFixture
+from tests.support.statement_roles import without_role
 
 #: Most rows have ended long ago; the line is long, half of it behind one dependency; little is
 #: in flight or put off.
@@ -74,14 +75,16 @@ def plan_of_call(
 ) -> str:
     """The plan of the first statement that ``call`` sends, with its own parameters.
 
-    Of a prepared one, the plan for whatever parameters: that is what is kept.
+    Of a prepared one, the plan for whatever parameters: that is what is kept. In the role
+    that sends it, which policies may bind.
     """
 
     def capture(_: Any, cursor: Any, sql: str, parameters: Mapping[str, Any], *__: Any) -> None:
+        role, sql = sql.removesuffix(without_role(sql)), without_role(sql)
         if sql.startswith("PREPARE "):
             return
         cursor.execute("SET plan_cache_mode = force_generic_plan")
-        cursor.execute(f"{explain} {sql}", parameters)
+        cursor.execute(f"{role}{explain} {sql}", parameters)
         plan = "\n".join(row[0] for row in cursor.fetchall())
         cursor.execute("RESET plan_cache_mode")
         raise Captured(plan)

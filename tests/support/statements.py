@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import event
 
 from tests.support.database_fixture import DatabaseFixture
+from tests.support.statement_roles import without_role
 
 
 @contextmanager
@@ -17,7 +18,7 @@ def statements(database: DatabaseFixture) -> Iterator[list[str]]:
     sent: list[str] = []
 
     def note(_: Any, __: Any, sql: str, *___: Any) -> None:
-        sent.append(sql)
+        sent.append(without_role(sql))
 
     event.listen(database.engine, "before_cursor_execute", note)
     try:

@@ -24,6 +24,7 @@ from app.log_ids import CALLER, address_of, request_id_of
 from app.tenants.directory import Caller
 from app.tenants.scopes import Scope, listed
 from models.audit import Act, Actor, UndeclaredAct, acting
+from models.store.roles import set_tenant
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
@@ -99,7 +100,11 @@ def authorize(
     scopes: frozenset[Scope],
     counted: bool = True,
 ) -> None:
-    """Authenticate the caller; raises if it may not call the route, or not so often."""
+    """Authenticate the caller; raises if it may not call the route, or not so often.
+
+    What a tenant's request reads and changes from here on is limited to its rows by the database.
+    """
+    set_tenant(None)
     if access is Access.PUBLIC:
         return
     if access is Access.TENANT:
@@ -115,8 +120,10 @@ def authorize(
         needed = " or ".join(listed(scopes))
         who = "This API key lacks" if caller.digest else "You lack"
         raise Forbidden(f"{who} the scope {needed}.")
-    if counted and caller.tenant is not None:
-        services.gate.pass_request(caller.tenant)
+    if caller.tenant is not None:
+        if counted:
+            services.gate.pass_request(caller.tenant)
+        set_tenant(caller.tenant.id)
 
 
 def guard(app: Flask) -> None:

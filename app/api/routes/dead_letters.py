@@ -21,6 +21,7 @@ from app.api.http.query import (
 )
 from app.api.http.reply import POLL_SECONDS, Reply, fields_of
 from app.api.http.state import read_standby, write_state
+from app.api.http.turns import in_turns, long_read
 from app.api.openapi.declared import (
     ASK_AFTER,
     ASK_AGAIN_AFTER,
@@ -67,6 +68,7 @@ ERROR_CLASS = choice("error_class", "Only jobs that failed with this class of er
     Returns(200, answers.DeadLetters, (LINK, LAG)),
     query=(TYPE, ERROR_CLASS, *paging(PAGE, MOST_DEAD_LETTERS)),
 )
+@long_read
 def get_dead_letters() -> Response:
     """Newest job first, each with its error and its latest attempts."""
     tenant_id = current_tenant().id
@@ -79,7 +81,7 @@ def get_dead_letters() -> Response:
     limit, before = parse_limit(PAGE, MOST_DEAD_LETTERS), parse_cursor(parse_id)
     with read_standby() as connection:
         page = read_page(connection, wanted, limit, before, attempts=MOST_ATTEMPTS)
-    letters = [job_document(row) | more_of(row) for row in page.rows]
+    letters = [job_document(row) | more_of(row) for row in in_turns(page.rows)]
     return Reply({"dead_letters": letters}, 200, next_link(limit, page.cursor))
 
 

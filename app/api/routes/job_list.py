@@ -11,6 +11,7 @@ from flask import Blueprint, Response, request
 from app.api.http.query import next_link, parse_choice, parse_cursor, parse_limit, parse_name
 from app.api.http.reply import Reply
 from app.api.http.state import read_standby
+from app.api.http.turns import in_turns, long_read
 from app.api.openapi.declared import (
     LAG,
     LINK,
@@ -53,6 +54,7 @@ PAYLOAD = Parameter(
     Returns(200, answers.Jobs, (LINK, LAG)),
     query=(STATUS, TYPE, POOL, PAYLOAD, *paging(PAGE, MOST)),
 )
+@long_read
 def get_jobs() -> Response:
     """Without results and attempts, which may be large. A page with filters may be short."""
     tenant_id = current_tenant().id
@@ -67,7 +69,7 @@ def get_jobs() -> Response:
     limit, before = parse_limit(PAGE, MOST), parse_cursor(parse_id)
     with read_standby() as connection:
         page = read_page(connection, wanted, limit, before)
-    entries = [job_document(row) for row in page.rows]
+    entries = [job_document(row) for row in in_turns(page.rows)]
     return Reply({"jobs": entries}, 200, next_link(limit, page.cursor))
 
 

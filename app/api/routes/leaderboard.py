@@ -20,6 +20,7 @@ from sqlalchemy import Connection
 from app.api.http.query import bad_cursor, next_link, pack_cursor, parse_limit, unpack_cursor
 from app.api.http.reply import Reply, fields_of
 from app.api.http.state import read_standby
+from app.api.http.turns import in_turns, long_read
 from app.api.openapi.declared import LAG, LINK, Parameter, Returns, for_tenants, paging
 from app.api.schemas import answers
 from app.api.schemas.requests import Name
@@ -126,6 +127,7 @@ def read_page(
     Returns(200, answers.Leaderboard, (LINK, LAG)),
     query=(ROLE, *paging(PAGE, MOST)),
 )
+@long_read
 def get_leaderboard() -> Response:
     tenant_id = current_tenant().id
     role = parse_role(request.args.get("role", "general"))
@@ -135,7 +137,7 @@ def get_leaderboard() -> Response:
         found = read_page(connection, tenant_id, role, limit, after)
     entries = [
         fields_of(answers.LeaderboardEntry, entry) | {"score": float(entry.score)}
-        for entry in found[:limit]
+        for entry in in_turns(found[:limit])
     ]
     last = str(found[limit - 1]) if len(found) > limit else None
     return Reply({"role": role, "entries": entries}, 200, next_link(limit, last, role=role))

@@ -32,6 +32,7 @@ from app.tenants.scopes import Scope
 from app.tenants.tenant import TenantProfile
 from models.pools import POOLS
 from models.store.clock import DATABASE_CLOCK
+from models.store.roles import set_tenant
 
 tenant_terms = Blueprint("tenant_terms", __name__)
 usage = Blueprint("usage", __name__)
@@ -59,6 +60,7 @@ def get_tenant() -> Response:
         return Response(current_services().tenant_page(), headers=BY_ACCEPT)
     request.environ.pop(CALLER, None)  # a cookie grants access to the page only
     tenant = current_tenant()
+    set_tenant(tenant.id)  # which may be another than the cookie's
     with read_state() as connection:
         document = terms_document(tenant) | standing_document(connection, tenant)
     return Reply(document, 200, {"Cache-Control": "no-cache", **BY_ACCEPT})

@@ -29,6 +29,7 @@ from app.tenants.listing import ListedKey, list_keys
 from app.tenants.tenant import TenantProfile
 from models.pools import POOLS
 from models.store.clock import DATABASE_CLOCK
+from models.store.roles import every_tenant
 
 #: Days of usage and refusals that are shown, today included.
 DAYS = 30
@@ -84,7 +85,8 @@ def read_pools(connection: Connection, tenant: TenantProfile) -> list[dict[str, 
     terms = current_services().gate.terms(tenant, POOLS)
     rows = connection.exec_driver_sql(READ_POOLS, {"tenant": tenant.id}).all()
     here = [row.pool for row in rows if row.queued + row.in_flight > 0]
-    shares = entitled_shares(read_working(connection, here)) if here else {}
+    with every_tenant():  # a share depends on the others that wait
+        shares = entitled_shares(read_working(connection, here)) if here else {}
     return [
         {
             **row._mapping,

@@ -97,8 +97,8 @@ READ_ENTRIES = f"""
 #: The last entry of each feed; that of an empty one is before everything.
 READ_ENDS = f"""
     WITH {HORIZON}
-    SELECT place.tenant_id, {CLOSED}::text AS open_xid, last.xid::text, last.event_id,
-           last.job_id::text
+    SELECT place.tenant_id, last.xid::text, last.event_id, last.job_id::text,
+           pg_snapshot_xmax(pg_current_snapshot())::text::bigint + %(shift)s AS next_xid
     FROM unnest(%(tenants)s::bigint[]) AS place (tenant_id)
     LEFT JOIN LATERAL (
         (SELECT ended_xid AS xid, {ALL_EVENTS} AS event_id, id AS job_id FROM jobs
@@ -132,14 +132,15 @@ class FeedEnd:
     """How far a feed goes now."""
 
     position: Position
-    #: The oldest open transaction; no position as high was ever given out.
-    open_xid: int
+    #: The next transaction; no position as high was ever given out. Not the oldest open one: that
+    #: may be of another database, and be left out at one time and not the next.
+    next_xid: int
     generations: Sequence[FeedGeneration]
 
     def resumed(self, position: Position) -> Position | None:
         """Where a reader that was there goes on; None if it was never there."""
         position = resumed(position, self.generations)
-        return position if position.xid < self.open_xid else None
+        return position if position.xid < self.next_xid else None
 
 
 #: A reader's place: whose feed, and the last entry read.
@@ -177,7 +178,7 @@ def read_ends(engine: Engine, tenant_ids: Sequence[int]) -> dict[int, FeedEnd]:
         empty = row["xid"] is None
         last = START if empty else Position(int(row["xid"]), row["event_id"], row["job_id"])
         last = last._replace(generation=generations[-1].tag)
-        ends[row["tenant_id"]] = FeedEnd(last, int(row["open_xid"]), generations)
+        ends[row["tenant_id"]] = FeedEnd(last, row["next_xid"], generations)
     return ends
 
 

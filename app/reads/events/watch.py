@@ -29,7 +29,7 @@ from app.reads.events.job_state import UNSEEN, JobState, read_changed
 from app.reads.events.message import OPENING
 from app.reads.events.position import parse_position
 from app.reads.events.stream import EndWaiter, FeedStream, JobStream, Stream, prepare
-from app.tenants.ownership import own
+from app.tenants.ownership import own_in_scope, within_scope
 from models.store.errors import StateStoreError
 from models.store.group_commit import GroupCommit
 
@@ -105,7 +105,7 @@ class Watch:
 
         None if it has ended and the client knows: there is nothing more to come.
         """
-        state = own(self._states.submit(job_id, self._read_seconds), tenant_id)
+        state = own_in_scope(self._states.submit(job_id, self._read_seconds), tenant_id)
         if state.status.terminal:
             return None if state.version == known else iter([OPENING + state.event_after("")])
         self._check_room(tenant_id)
@@ -123,7 +123,7 @@ class Watch:
         key: str = "",
     ) -> Iterator[bytes]:
         """The tenant's feed, from after ``last_event_id`` or from now on."""
-        end = self._ends.submit(tenant_id, self._read_seconds)
+        end = self._ends.submit(within_scope(tenant_id), self._read_seconds)
         asked = None if last_event_id is None else parse_position(last_event_id)
         position = None if asked is None else end.resumed(asked)
         if last_event_id is not None and position is None:

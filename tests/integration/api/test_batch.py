@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from loadtest.attack.corpus.bodies import UNFIT_JOBS
 from tests.integration.api.test_contract import assert_problem
 from tests.support.api_server import Answer, ApiServer
 from tests.support.database_fixture import DatabaseFixture
-from tests.support.hostile import UNFIT_JOBS
 
 GOOD: dict[str, Any] = {"type": "echo", "payload": {"n": 1}}
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from loadtest.attack.corpus.bodies import GOOD
 from tests.support.api_server import ApiServer
 from tests.support.database_fixture import DatabaseFixture
-from tests.support.hostile import GOOD
 
 #: Every code point that UTF-8 can carry, NUL among them.
 texts = st.text(st.characters(codec="utf-8"), max_size=40)

@@ -11,9 +11,16 @@ from typing import Any
 
 import pytest
 
+from loadtest.attack.corpus import bodies as hostile
+from loadtest.attack.corpus.bodies import (
+    FINE,
+    ID,
+    MALFORMED,
+    UNFIT_BY_PATH,
+)
+from loadtest.attack.corpus.framing import MISFRAMED, NOT_HTTP, POST_HEAD
 from models.blobs import open_blobs
 from tests.integration.api.test_contract import assert_problem
-from tests.support import hostile
 from tests.support.api_server import (
     MEGABYTE,
     STATUS_LINE,
@@ -23,25 +30,8 @@ from tests.support.api_server import (
     read_all,
 )
 from tests.support.database_fixture import DatabaseFixture
-from tests.support.hostile import (
-    FINE,
-    ID,
-    MALFORMED,
-    UNFIT,
-    UNFIT_BATCHES,
-    UNFIT_JOBS,
-    UNFIT_REPLAYS,
-)
 
-POST_HEAD = b"POST /applications HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 GOOD = hostile.body()
-#: Every door that takes a body, with what does not fit through it.
-UNFIT_BY_PATH = {
-    "/applications": UNFIT,
-    "/jobs": UNFIT_JOBS,
-    "/jobs/batch": UNFIT_BATCHES,
-    "/dead-letters/replay": UNFIT_REPLAYS,
-}
 #: Memory of both workers may grow by this much over a thousand requests.
 FLAT_MEGABYTES = 8.0
 
@@ -190,49 +180,14 @@ def test_dripping_bodies_hold_nobody_up(api: ApiServer) -> None:
         wire.close()
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        b"Content-Length: 100\r\n\r\n" + GOOD,
-        b"Transfer-Encoding: chunked\r\n\r\nff\r\n" + GOOD,
-        b"Transfer-Encoding: chunked\r\n\r\nzz\r\n" + GOOD,
-        b"Transfer-Encoding: chunked\r\n\r\n-1\r\n" + GOOD,
-        b"Transfer-Encoding: chunked\r\n\r\n1;a=\r\n{\r\n",
-        b"Transfer-Encoding: chunked\r\n\r\n1\r\n{}\r\n0\r\n\r\n",
-        b"Transfer-Encoding: chunked\r\n\r\n0\r\nno trailer\r\n\r\n",
-        b"Transfer-Encoding: chunked\r\n\r\n0\r\nContent-Length: 5\r\n\r\n",
-        b"Transfer-Encoding: chunked\r\n\r\n" + b"0" * 10_000,
-        b"Content-Length: 0\r\n\r\n",
-        b"\r\n",
-    ],
-)
+@pytest.mark.parametrize("sent", MISFRAMED)
 def test_body_that_is_not_as_announced_is_refused(api: ApiServer, sent: bytes) -> None:
     assert_problem(parse_raw(api.exchange(POST_HEAD + sent)), 400, "VALIDATION_FAILED")
 
 
 @pytest.mark.parametrize(
     ("sent", "status"),
-    [
-        (POST_HEAD + b"Content-Length: -1\r\n\r\n", 400),
-        (POST_HEAD + b"Content-Length: 1e3\r\n\r\n", 400),
-        (POST_HEAD + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n{}", 400),
-        (POST_HEAD + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
-        (POST_HEAD + b"Transfer-Encoding: gzip\r\n\r\n", 400),
-        (POST_HEAD + b"Expect: miracles\r\n\r\n", 417),
-        (b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n", 414),
-        (b"GET /healthz HTTP/1.1\r\n" + b"a: b\r\n" * 101 + b"\r\n", 431),
-        (b"GET /healthz HTTP/1.1\r\n" + b"a: b\r\n" * 1000 + b"\r\n", 431),
-        (b"GET /healthz HTTP/1.1\r\na: " + b"b" * 100_000 + b"\r\n\r\n", 431),
-        (b"GET /healthz HTTP/1.1\r\nno colon\r\n\r\n", 400),
-        (b"GET /healthz HTTP/1.1\r\na\x00b: c\r\n\r\n", 400),
-        (b"GET /healthz HTTP/1.1\r\na: b\r\n folded\r\n\r\n", 400),
-        (POST_HEAD + b"a: b\r\n folded\r\nContent-Length: 2\r\n\r\n{}", 400),
-        (b"GET /applications/\x00 HTTP/1.1\r\n\r\n", 400),
-        (b"GET /healthz HTTP/9.9\r\n\r\n", 400),
-        (b"GET /healthz\r\n\r\n", 400),
-        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),  # a TLS handshake
-        (bytes(range(256)) + b"\r\n\r\n", 400),
-    ],
+    NOT_HTTP,
     ids=lambda value: repr(value[-40:]) if isinstance(value, bytes) else None,
 )
 def test_what_is_no_http_is_a_problem_document_too(

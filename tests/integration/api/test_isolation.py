@@ -25,13 +25,7 @@ from app.telemetry.sdk import Sdk
 from app.telemetry.tracing import Tracing
 from app.tenants.changes import create_tenant, issue_key, revoke_key
 from app.tenants.keys import new_key
-from models.jobs.ids import new_id
-from models.jobs.replay_requests import ReplayRequest, create
-from tests.integration.api.test_contract import bring, put_scored
-from tests.support.browsing import session_of_key
-from tests.support.database_fixture import DatabaseFixture
-from tests.support.http_client import HttpClient, opened
-from tests.support.routes import (
+from loadtest.attack.corpus.routes import (
     APPLICATION,
     CALLS,
     CONSOLE,
@@ -43,6 +37,12 @@ from tests.support.routes import (
     THINGS,
     Call,
 )
+from models.jobs.ids import new_id
+from models.jobs.replay_requests import ReplayRequest, create
+from tests.integration.api.test_contract import bring, put_scored
+from tests.support.browsing import session_of_key
+from tests.support.database_fixture import DatabaseFixture
+from tests.support.http_client import HttpClient, opened
 
 EACH = [(route, call) for route, calls in CALLS.items() for call in calls]
 GUARDED = [(route, call) for route, call in EACH if call.access is not PUBLIC]
@@ -70,27 +70,18 @@ class Knocking(HttpClient):
 
     def knock(self, key: str | None, route: str, call: Call, **ids: str) -> TestResponse:
         """Call a route; ids that are not given do not exist."""
-        given = {thing: ids.get(thing, new_id()) for thing in THINGS}
-        body = call.body
-        if isinstance(body, dict) and "ids" in body:
-            body = {"ids": [text.format(**given) for text in body["ids"]]}
         if call.form is not None:
             header = {"Authorization": f"Bearer {key}"} if key is not None else {}
             return self.browse(header, route, call, **ids)
-        return self.call(key, method_of(route), call.path.format(**given), body)
+        path, body, _ = call.filled({thing: ids.get(thing, new_id()) for thing in THINGS})
+        return self.call(key, method_of(route), path, body)
 
     def browse(
         self, headers: Mapping[str, str], route: str, call: Call, **ids: str
     ) -> TestResponse:
         """Call a page as a browser does: a form is a form, and cookies are what it is given."""
-        given = {thing: ids.get(thing, new_id()) for thing in THINGS}
-        form = {name: text.format(**given) for name, text in (call.form or {}).items()}
-        answer = self._browser.open(
-            call.path.format(**given),
-            method=method_of(route),
-            headers=dict(headers),
-            data=form if call.form is not None else None,
-        )
+        path, _, form = call.filled({thing: ids.get(thing, new_id()) for thing in THINGS})
+        answer = self._browser.open(path, method=method_of(route), headers=dict(headers), data=form)
         if answer.mimetype == "text/event-stream":
             answer.close()  # it would go on
         return answer

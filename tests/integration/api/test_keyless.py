@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.tenants.changes import issue_key
+from loadtest.attack.corpus.origins import FOREIGN_HOSTS, FORWARDING
 from tests import ROOT
 from tests.support.api_server import ApiServer, parse_raw, read_all, serving
 from tests.support.commands import API, command, free_port, wait_for_answer
@@ -31,11 +32,6 @@ ASKED = {
 }
 #: Accepted, found, not found, and a batch's answer.
 LET_IN = {200, 202, 207, 404}
-FORWARDING = [
-    *("Forwarded: for=127.0.0.1", "Via: 1.1 proxy", "X-Real-IP: 127.0.0.1"),
-    *("X-Forwarded-For: 127.0.0.1", "X-Forwarded-Host: localhost", "X-Forwarded-Proto: http"),
-    *("X-Forwarded-Port: 8000", "X-Forwarded-Server: localhost", "x-forwarded-by: me"),
-]
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +81,7 @@ def test_who_is_on_this_machine_needs_no_key(
 def test_another_name_for_this_machine_needs_one(
     opened: ApiServer, api_database: DatabaseFixture, asked: tuple[str, str, bytes]
 ) -> None:
-    for host in ("evil.example", "evil.example:8000", "127.0.0.1.nip.io", "10.1.2.3"):
+    for host in FOREIGN_HOSTS:
         status, body = status_of(opened, asked, f"Host: {host}")
         assert status == 401, (host, status)
         assert not body or b"Host header" in body

@@ -16,6 +16,7 @@ from app.api.auth.access import Access, open_to
 from app.api.openapi.document import UndeclaredRoute, find_routes
 from app.tenants.changes import create_tenant, issue_key
 from app.tenants.terms import Change
+from loadtest.attack.corpus.routes import CALLS, OPERATOR, PUBLIC, TENANT, TENANT_PAGE, THINGS, Call
 from models.jobs.ids import new_id
 from models.jobs.replay_requests import ReplayRequest, create
 from models.jobs.run_logs import Logged, keep_logs
@@ -25,7 +26,6 @@ from tests.integration.api.test_jobs import FAILED, start
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.described import Described
 from tests.support.http_client import HttpClient, opened
-from tests.support.routes import CALLS, OPERATOR, PUBLIC, TENANT, TENANT_PAGE, THINGS, Call
 
 #: Routes that ignore unknown parameters: hot routes and probes.
 LENIENT = {

@@ -21,11 +21,11 @@ import pytest
 
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import Running, running
+from loadtest.attack.corpus.bodies import GOOD
 from models.jobs.ids import new_id
 from tests import ROOT
 from tests.integration.api.test_contract import assert_problem
 from tests.support.api_server import Answer, ApiServer, serving
-from tests.support.hostile import GOOD
 
 pytestmark = pytest.mark.long
 

@@ -11,12 +11,12 @@ from sqlalchemy import event
 
 from app.tenants.changes import change_tenant, create_tenant, issue_key
 from app.tenants.terms import Change
+from loadtest.attack.corpus.routes import TENANT, TENANT_PAGE, Call
 from models.jobs.ids import new_id
 from tests.integration.api.test_dead_letters import make_dead
 from tests.integration.api.test_isolation import EACH, Knocking, names
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.http_client import opened
-from tests.support.routes import TENANT, TENANT_PAGE, Call
 
 CODE = "TENANT_REQUEST_RATE_EXCEEDED"
 JOB: dict[str, Any] = {"type": "echo", "payload": {}}

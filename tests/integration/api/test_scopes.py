@@ -12,11 +12,11 @@ import pytest
 from app.api.auth.access import access_of, scopes_of_view
 from app.tenants.changes import create_tenant, issue_key
 from app.tenants.scopes import OPERATOR_SCOPES, TENANT_SCOPES, Scope
+from loadtest.attack.corpus.routes import CONSOLE, OPERATOR, PUBLIC, TENANT_PAGE, Call
 from tests.integration.api.test_isolation import EACH, GUARDED, HTML, Knocking, method_of, names
 from tests.support.browsing import Browser, text_of
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.http_client import opened
-from tests.support.routes import CONSOLE, OPERATOR, PUBLIC, TENANT_PAGE, Call
 
 #: Keys by their kind (whether it is an operator's) and the scopes that they have.
 Keys = Mapping[tuple[bool, frozenset[Scope]], str]

@@ -105,6 +105,29 @@ def test_database_that_had_the_last_migration_before_the_audit_log_gets_it(
     assert database.query("SELECT version_num FROM alembic_version")[0].version_num == "0020"
 
 
+def test_database_that_had_the_last_migration_before_the_roles_gets_their_policies(
+    database_url: str, engine: Engine
+) -> None:
+    engine.dispose()
+    database = DatabaseFixture(engine)
+    database.execute(DROP_POLICIES)
+    alembic(database_url, "upgrade", "head")
+    assert database.query("SELECT FROM pg_policy WHERE polrelid = 'jobs'::regclass")
+    assert database.query("SELECT version_num FROM alembic_version")[0].version_num == "0020"
+
+
+#: As before the roles; what they were granted does no harm.
+DROP_POLICIES = """
+    DO $$
+    DECLARE made record;
+    BEGIN
+        FOR made IN SELECT polname, polrelid::regclass AS secured FROM pg_policy LOOP
+            EXECUTE 'DROP POLICY ' || made.polname || ' ON ' || made.secured;
+            EXECUTE 'ALTER TABLE ' || made.secured || ' DISABLE ROW LEVEL SECURITY';
+        END LOOP;
+    END $$"""
+
+
 def test_database_that_had_the_last_migration_before_the_bounds_gets_them(
     database_url: str, engine: Engine
 ) -> None:
@@ -128,7 +151,8 @@ def test_database_that_had_the_last_migration_before_the_offers_gets_them(
 
 
 def drop_offers(database: DatabaseFixture) -> None:
-    """Of workers."""
+    """Of workers, and what came after them."""
+    database.execute(DROP_POLICIES)
     database.execute("ALTER TABLE express_lanes DROP COLUMN offers")
 
 
@@ -422,7 +446,8 @@ def test_an_empty_database_has_no_version_before(
     database = DatabaseFixture(engine)
     targets: list[str] = []
     monkeypatch.setattr("alembic.command.upgrade", lambda _, target: targets.append(target))
-    monkeypatch.setattr(commands, "database", lambda: engine)
+    monkeypatch.setattr("app.cli.login.owner_database", lambda: engine)
+    monkeypatch.setattr("app.cli.login.keep_login", lambda *_: None)
 
     def expand() -> None:
         CliRunner().invoke(commands.migrate, ["--expand"], catch_exceptions=False)

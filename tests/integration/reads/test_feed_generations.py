@@ -16,12 +16,13 @@ import psycopg2
 import pytest
 from sqlalchemy import Engine
 
-from app.reads.events import Watch, stream
+from app.reads.events import Watch, feed, stream
 from app.scheduler.maintenance.feed_generations import FeedGenerations
 from app.stack.postgres import DATABASE, INSTALL, PORT, SUPERUSER, EmbeddedPostgres
 from app.stack.services import running
 from models.settings import DatabaseSettings
 from models.store.errors import StateStoreUnavailable
+from models.store.roles import DatabaseRole
 from models.store.session import open_engine, transaction
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.event_rows import announce, bring, end, end_in
@@ -103,6 +104,21 @@ def test_a_write_in_another_database_of_the_cluster_does_not_delay_the_feed(
         assert hear_all(engine, start, 3) == ended
 
 
+def test_a_reader_resumes_while_a_write_in_another_database_ends(
+    engine: Engine, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a moment it is open in the snapshot and belongs to no backend any more."""
+    ended = feed.READ_ENDS.replace("pg_stat_get_activity(NULL)", "pg_stat_get_activity(0)")
+    with closing(connect_to(postgres, "postgres")) as other:
+        other.cursor().execute("SELECT pg_current_xact_id()")
+        position = position_now(engine)
+        with monkeypatch.context() as moment:
+            moment.setattr(feed, "READ_ENDS", ended)
+            with listening(engine, position) as listener:
+                assert listener.last_event_id == position
+    assert hear_all(engine, position, 0) == []
+
+
 def test_a_write_in_this_database_still_delays_it(engine: Engine) -> None:
     database = DatabaseFixture(engine)
     start, late = position_now(engine), database.submit()
@@ -158,6 +174,10 @@ def restore(source: Engine, target: Postgres, name: str = DATABASE) -> Engine:
     for server in (dump, load):
         server[0] = str(INSTALL / "bin" / server[0])
     dumped = subprocess.run(dump, check=True, capture_output=True).stdout
+    create = "IF to_regrole('{0}') IS NULL THEN CREATE ROLE {0}; END IF;"
+    created = " ".join(create.format(role) for role in DatabaseRole)
+    roles = f"DO $$ BEGIN {created} END $$;".encode()
+    dumped = roles + dumped  # they are the server's, not the database's
     subprocess.run([*load, "-U", SUPERUSER, name], input=dumped, check=True, capture_output=True)
     return open_engine(DatabaseSettings(database_url=target.service.url(name), db_pool_size=5))
 

@@ -20,6 +20,12 @@ from app.server import worker as server
 from app.server.connections import ClientSocket
 from app.server.request import read_plain
 from app.server.strict_request import StrictRequest
+from loadtest.attack.corpus.framing import (
+    LENGTHS,
+    NO_HOST_OR_BARE_LINE_FEED,
+    TARGETS,
+    TELLING,
+)
 from tests.support.lean_servers import Servers, read_to_the_end, serving
 
 HEAD = b"POST /echo?a=b%20c HTTP/1.1\r\nHost: fairline\r\nContent-Type: text/plain\r\n"
@@ -109,38 +115,6 @@ def streams(draw: st.DrawFn) -> list[bytes]:
     return [stream[a:b] for a, b in zip([0, *cuts], [*cuts, None], strict=True)]
 
 
-#: Heads and bodies that a reader in a hurry would misread.
-TELLING = [
-    *(b"X: a\r\nX: b", b"X: a\r\nx: b", b"Cookie: a=b\r\nCookie: c=d", b"Host: a\r\nHost: b"),
-    *(b"X_Y: a", b"X_Y: a\r\nX-Y: b", b"Content_Length: 5", b"SCRIPT_NAME: /x", b"Script-Name: /x"),
-    *(b"X: a\r\n folded", b" folded: a", b": nameless", b"X : a", b"X: \xe9\xff", b"X:\ta \t"),
-    *(b"X-Forwarded-Proto: https", b"X-Forwarded-Proto: http", b"X-Forwarded-Ssl: on"),
-    b"X-Forwarded-Proto: https\r\nX-Forwarded-Ssl: on",
-    b"X-Forwarded-Proto: https\r\nX-Forwarded-Ssl: off",
-    b"X-Forwarded-Proto: http\r\nX-Forwarded-Protocol: ssl",
-    *(b"Connection: close", b"Connection: Keep-Alive", b"Connection: upgrade", b"Connection: x"),
-    *(b"Connection: close\r\nConnection: keep-alive", b"Upgrade: h2c", b"TE: trailers", b"A:"),
-    *(b"Expect: 100-continue", b"Expect: miracles", b"Expect: 100-Continue\r\nExpect: x"),
-    *(b"Transfer-Encoding: chunked", b"Transfer-Encoding: identity", b"Transfer-Encoding: x"),
-    *(b"\r\n".join(b"A%d: b" % n for n in range(count)) for count in (97, 98, 99, 100, 101)),
-    *(b"A: " + b"b" * size for size in (8185, 8186, 8187, 8188)),
-]
-TARGETS = [
-    *(b"//echo", b"//x/y?z", b"/a//b", b"/a%2Fb%00%ff?%20", b"/a#b", b"/a?b#c", b"/?", b"/??a=b?"),
-    *(
-        b"/;x:y[",
-        b"//[",
-        b"/%",
-        b"/%zz",
-        b"/a?b=//c",
-        b"http://x/y",
-        b"*",
-        b"?x",
-        b"/\xe9",
-        b"/\x7f",
-    ),
-    *(b"/" + b"a" * size for size in (4000, 4077, 4078, 4079, 4080, 4081, 4082, 4083, 4084)),
-]
 PLACES = [
     *(b"/none", b"/known", b"/stream", b"/written", b"/long", b"/unread", b"/x/events", b"/split"),
 ]
@@ -173,20 +147,7 @@ def test_every_header_means_the_same_to_both(servers: Servers, framed: bytes) ->
 
 
 def test_every_length_means_the_same_to_both(servers: Servers) -> None:
-    for text in (
-        b"0",
-        b"5",
-        b"05",
-        b"+5",
-        b"-1",
-        b"5,5",
-        b"0x5",
-        b"5_0",
-        b"\xb2",
-        b"",
-        b"5 ",
-        b"9" * 99,
-    ):
+    for text in LENGTHS:
         servers.both(POST + b"Host: a\r\nContent-Length: " + text + b"\r\n\r\nhello" + GET)
 
 
@@ -219,20 +180,7 @@ def test_requests_that_arrive_together_are_answered_in_order(servers: Servers) -
     assert paths == [f"/{number}" for number in range(50)]
 
 
-@pytest.mark.parametrize(
-    "head",
-    [
-        b"GET /echo HTTP/1.1\r\n\r\n",
-        b"GET /echo HTTP/1.1\r\nAccept: */*\r\n\r\n",
-        b"GET /echo HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
-        b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"GET /echo HTTP/1.1\nHost: a\n\n",
-        b"GET /echo HTTP/1.1\r\nHost: a\n\n",
-        b"GET /echo HTTP/1.1\r\nHost: a\nX: b\r\n\r\n",
-        b"GET /echo HTTP/1.1\r\nHost: a\r\nX: b\n\r\n\r\n",
-        b"GET /echo HTTP/1.1\nHost: a\r\n\r\n",
-    ],
-)
+@pytest.mark.parametrize("head", NO_HOST_OR_BARE_LINE_FEED)
 def test_no_host_and_bare_line_feeds_are_a_400_to_both(servers: Servers, head: bytes) -> None:
     answers = servers.both(head + GET)
     assert answers.startswith(b"HTTP/1.1 400 ") and answers.count(b"HTTP/1.1 ") == 1

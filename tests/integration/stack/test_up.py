@@ -19,7 +19,7 @@ from app.stack.environment import COMMANDS
 from app.stack.home import Home
 from app.stack.leftovers import find_leftovers
 from app.stack.ports import PRIVATE_PORTS, is_taken
-from app.stack.postgres import EmbeddedPostgres
+from app.stack.postgres import LOGIN, EmbeddedPostgres
 from app.stack.spec import PROJECT_ROOT
 from models.settings import DatabaseSettings
 from models.store.session import execute, open_engine
@@ -135,11 +135,16 @@ def test_down_says_what_it_waits_for_and_how_long(stack: Stack) -> None:
     stack.environment["FAIRLINE_DRAIN_SECONDS"] = "7"
     stack.up_and_ready()
     pid = stack.pids()["worker-medium-1"]
-    url = EmbeddedPostgres(stack.home.path).url()
+    postgres = EmbeddedPostgres(stack.home.path)
+    url = postgres.url()
+    urls = {
+        "FAIRLINE_DATABASE_URL": postgres.url(login=LOGIN),
+        "FAIRLINE_OWNER_DATABASE_URL": url,
+    }
     subprocess.run(
         (COMMANDS / "flask", "--app", "app", "migrate", "--tenant", "demo"),
         cwd=PROJECT_ROOT,
-        env={**stack.environment, "FAIRLINE_DATABASE_URL": url},
+        env={**stack.environment, **urls},
         check=True,
     )
     engine = open_engine(DatabaseSettings(database_url=url))

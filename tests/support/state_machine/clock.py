@@ -17,6 +17,8 @@ INSTALL = """
     INSERT INTO clock.reading VALUES (pg_catalog.now());
     CREATE FUNCTION clock.now() RETURNS timestamptz LANGUAGE sql STABLE
         AS 'SELECT at FROM clock.reading';
+    GRANT USAGE ON SCHEMA clock TO PUBLIC;
+    GRANT SELECT ON clock.reading TO PUBLIC;
     DO $$
     DECLARE found record;
     BEGIN

@@ -235,7 +235,7 @@ def test_only_who_uses_blobs_has_the_keys_of_their_store() -> None:
     (job,) = of_kind(RENDERED["external", False], "Job")
     (container,) = job["spec"]["template"]["spec"]["containers"]
     secret = [one["name"] for one in container["env"] if "valueFrom" in one]
-    assert secret == ["FAIRLINE_DATABASE_URL"]
+    assert secret == ["FAIRLINE_DATABASE_URL", "FAIRLINE_OWNER_DATABASE_URL"]
 
 
 def test_a_cell_is_told_from_all_others_in_the_metrics() -> None:

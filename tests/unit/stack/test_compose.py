@@ -17,6 +17,7 @@ from dotenv import dotenv_values
 
 from app.config import Settings
 from app.stack import compose_secrets
+from app.stack.compose_secrets import OWNER_FOLDER
 from app.stack.rabbitmq import CONFIGURATION
 from app.stack.spec import PROJECT_ROOT
 from models.alive import PLAIN
@@ -149,7 +150,8 @@ def test_our_own_processes_write_nothing_but_blobs_and_temporary_files() -> None
         assert SERVICES[name]["read_only"] is True
         assert SERVICES[name]["tmpfs"] == ["/tmp"]
         blobs = "blobs:/var/lib/fairline/blobs"
-        assert SERVICES[name]["volumes"] == [blobs, "secrets:/run/secrets:ro"]
+        secrets = "owner-secrets" if name == "migrate" else "secrets"
+        assert SERVICES[name]["volumes"] == [blobs, f"{secrets}:/run/secrets:ro"]
 
 
 def test_every_service_has_a_limit_of_memory_and_processes() -> None:
@@ -194,6 +196,7 @@ def test_no_password_is_in_the_file_or_the_environment_of_a_service_that_runs() 
     assert "://fairline" not in text and "guest" not in text
     given = {
         "POSTGRES_PASSWORD": "one",
+        "POSTGRES_APP_PASSWORD": "own",
         "RABBITMQ_PASSWORD": "two",
         "FLOWER_BASIC_AUTH": "three",
         "GRAFANA_PASSWORD": "four",
@@ -211,18 +214,24 @@ def test_only_who_makes_the_passwords_is_root_and_it_can_do_little_else() -> Non
     assert argv_of(maker["command"]) == ("python", "-m", compose_secrets.__name__)
     assert (maker["user"], maker["restart"], maker["network_mode"]) == ("0:0", "no", "none")
     assert (maker["cap_drop"], maker["cap_add"]) == (["ALL"], ["CHOWN", "DAC_OVERRIDE"])
-    assert maker["read_only"] and maker["volumes"] == [f"secrets:{FOLDER}"]
+    assert maker["read_only"]
+    assert maker["volumes"] == [f"secrets:{FOLDER}", f"owner-secrets:{OWNER_FOLDER}"]
     assert maker["security_opt"] == ["no-new-privileges:true"]
     for name in OUR_OWN:
         assert "user" not in SERVICES[name] and "cap_add" not in SERVICES[name]
-    readers = {
-        name
-        for name, service in COMPOSE["services"].items()
-        if f"secrets:{FOLDER}:ro" in service.get("volumes", ())
-    }
-    assert readers == {*OUR_OWN, "postgres", "rabbitmq", "grafana"}
+    assert readers_of("secrets") == {*OUR_OWN, "postgres", "rabbitmq", "grafana"} - {"migrate"}
+    assert readers_of("owner-secrets") == {"migrate"}
     for name in ("postgres", "rabbitmq", "grafana"):  # the others wait for one of these
         assert MAKER in COMPOSE["services"][name]["depends_on"]
+
+
+def readers_of(volume: str) -> set[str]:
+    """The services that have it where secrets are read from."""
+    return {
+        name
+        for name, service in COMPOSE["services"].items()
+        if f"{volume}:{FOLDER}:ro" in service.get("volumes", ())
+    }
 
 
 def test_the_examples_of_passwords_are_empty() -> None:
@@ -233,18 +242,28 @@ def test_the_examples_of_passwords_are_empty() -> None:
 
 @pytest.fixture
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
-    """What the service writes, given variables; who owns the files is in `owners`."""
+    """What the service writes, given variables; who owns the files is in `owners`.
+
+    Names of files for `migrate` begin with `owner/`.
+    """
+    of_all, of_owner = tmp_path / "all", tmp_path / "owner"
+
+    def name_of(file: Path) -> str:
+        name = file.name.removeprefix(".").removesuffix(".new")
+        return f"owner/{name}" if file.parent == of_owner else name
 
     def own(descriptor: int, user: int, group: int) -> None:
-        file = Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
-        owners[file.removeprefix(".").removesuffix(".new")] = user
+        owners[name_of(Path(os.readlink(f"/proc/self/fd/{descriptor}")))] = user
         assert group == user
 
     def write(**given: str) -> dict[str, str]:
-        compose_secrets.SecretFiles(tmp_path, given).write_all()
-        for file in tmp_path.iterdir():
+        for folder in (of_all, of_owner):
+            folder.mkdir(exist_ok=True)
+        compose_secrets.SecretFiles(of_all, of_owner, given).write_all()
+        files = [*of_all.iterdir(), *of_owner.iterdir()]
+        for file in files:
             assert file.stat().st_mode & 0o777 == 0o600
-        return {file.name: file.read_text().strip() for file in tmp_path.iterdir()}
+        return {name_of(file): file.read_text().strip() for file in files}
 
     owners: dict[str, int] = {}
     write.owners = owners  # type: ignore[attr-defined]  # for the test of owners
@@ -254,14 +273,16 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., di
 
 def test_passwords_are_random_and_stay_the_same(written: Callable[..., dict[str, str]]) -> None:
     first = written()
-    assert len({*first.values()}) == len(first) == 9
+    assert len(first) == 12
+    assert first["owner/fairline_database_url"] == first.pop("fairline_database_url")
+    assert len({*first.values()}) == len(first)
     del first["rabbitmq_definitions.json"]  # hashes, with other salt each time
     assert first.items() <= written().items()
-    for name in ("postgres_password", "rabbitmq_password", "grafana_password"):
-        assert len(first[name]) == 32
+    for name in ("postgres", "postgres_app", "rabbitmq", "grafana"):
+        assert len(first[f"{name}_password"]) == 32
 
 
-@pytest.mark.parametrize("cut_short_at", range(9))
+@pytest.mark.parametrize("cut_short_at", range(12))
 def test_a_start_that_was_killed_changes_no_password_that_was_written(
     written: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch, cut_short_at: int
 ) -> None:
@@ -272,7 +293,8 @@ def test_a_start_that_was_killed_changes_no_password_that_was_written(
         if count == cut_short_at:
             raise KeyboardInterrupt
         count += 1
-        seen[target.name] = new.read_text().strip()
+        owner = "owner/" if target.parent.name == "owner" else ""
+        seen[owner + target.name] = new.read_text().strip()
         return replace(new, target)
 
     monkeypatch.setattr(Path, "replace", replace_some)
@@ -307,10 +329,18 @@ def test_addresses_and_passwords_agree_between_services(
     database = urlsplit(settings.database_url)
     assert PLAIN.fullmatch(settings.database_url), "health checks would take longer"
     assert (database.hostname, database.port) == ("postgres", 5432)
-    assert database.username == postgres["POSTGRES_USER"]
+    assert (database.username, database.password) == (
+        "fairline_app",
+        files["postgres_app_password"],
+    )
+    owner = urlsplit(files["owner/fairline_owner_database_url"])
+    assert files["owner/fairline_database_url"] == files["fairline_database_url"]
+    assert owner.username == postgres["POSTGRES_USER"] != database.username
     assert Path(postgres["POSTGRES_PASSWORD_FILE"]) == FOLDER / "postgres_password"
-    assert database.password == files["postgres_password"]
-    assert database.path == f"/{postgres['POSTGRES_DB']}"
+    assert owner.password == files["postgres_password"]
+    for url in (database, owner):
+        assert url.path == f"/{postgres['POSTGRES_DB']}"
+        assert url.netloc.endswith("@postgres:5432")
     broker, api = urlsplit(settings.broker_url), urlsplit(files["flower_broker_api"])
     assert (broker.hostname, broker.port) == ("rabbitmq", 5672)
     assert (api.hostname, api.port, api.path) == ("rabbitmq", 15672, "/api/")
@@ -337,6 +367,7 @@ def test_files_belong_to_who_reads_them(written: Callable[..., dict[str, str]]) 
         "postgres_password": 999,
         "rabbitmq_definitions.json": 999,
         "grafana_password": 472,
+        "postgres_app_password": 0,
         "rabbitmq_password": 0,
         "rabbitmq_flower_password": 0,
         **dict.fromkeys(
@@ -345,6 +376,8 @@ def test_files_belong_to_who_reads_them(written: Callable[..., dict[str, str]]) 
                 "fairline_broker_url",
                 "flower_basic_auth",
                 "flower_broker_api",
+                "owner/fairline_database_url",
+                "owner/fairline_owner_database_url",
             ),
             ours,
         ),

@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from tests.support.api_server import MEGABYTE
-
+MEGABYTE = 1_048_576
 #: A submission that is in order, to be spoiled in one place.
 GOOD: dict[str, Any] = {"candidate": "Ada", "payload": {"years": 12}}
 
@@ -219,6 +218,40 @@ UNFIT_REPLAYS: dict[str, tuple[bytes, str]] = {
     "limit 0": (b'{"filter":{},"limit":0}', "limit"),
     "limit 10,000,001": (b'{"filter":{},"limit":10000001}', "limit"),
     "limit beyond 64 bits": (b'{"filter":{},"limit":%d}' % 2**80, "limit"),
+}
+
+#: Every route that takes a body, with what it refuses.
+UNFIT_BY_PATH: dict[str, dict[str, tuple[bytes, str]]] = {
+    "/applications": UNFIT,
+    "/jobs": UNFIT_JOBS,
+    "/jobs/batch": UNFIT_BATCHES,
+    "/dead-letters/replay": UNFIT_REPLAYS,
+}
+
+#: Path and body, refused as well: about a megabyte, of which the checks make the most.
+HUNGRY: dict[str, tuple[str, bytes]] = {
+    "unknown fields of a schema": (
+        "/jobs",
+        job(type="count", payload={f"f{n}": 0 for n in range(80_000)}),
+    ),
+    "a long name above a NUL": (
+        "/jobs",
+        job(payload={"x" * 400_000: [*([1] * 150_000), "\x00"]}),
+    ),
+    "1,000 jobs, each with unknown fields": (
+        "/jobs/batch",
+        b'{"jobs":[%b]}'
+        % b",".join([job(type="fail", payload={f"f{n}": 0 for n in range(80)})] * 1_000),
+    ),
+    "everything": (
+        "/applications",
+        b'{"candidate":"A\\u0000","candidate":1,"payload":{%b},"payload":[%b],"role":%b}'
+        % (
+            b",".join(b'"%d":[{},[],null,1e300,"\\ud83d\\ude00"]' % n for n in range(15_000)),
+            b"[" * 200 + b"]" * 200,
+            b"9" * 4_000,
+        ),
+    ),
 }
 
 #: 202: strange, but in order.

@@ -8,6 +8,8 @@ from typing import Any
 
 from app.api.auth.access import Access
 
+#: The tenant whose things a stranger asks for.
+VICTIM = "outlander"
 APPLICATION = {"candidate": "Foreigner", "payload": {}}
 SCHEDULE = {"name": "nightly", "cron": "0 3 * * *", "type": "echo"}
 SCHEDULE_FORM = {
@@ -37,6 +39,16 @@ class Call:
     stranger: int = 200
     #: What a page's form sends in place of a body.
     form: Mapping[str, str] | None = None
+
+    def filled(self, ids: Mapping[str, str]) -> tuple[str, Any, dict[str, str] | None]:
+        """Path, body and form with these ids."""
+        body = self.body
+        if isinstance(body, dict) and "ids" in body:
+            body = {"ids": [text.format(**ids) for text in body["ids"]]}
+        form = self.form
+        if form is not None:
+            form = {name: text.format(**ids) for name, text in form.items()}
+        return self.path.format(**ids), body, form
 
 
 #: Method and rule as Flask has them: the ways to call it.
@@ -106,8 +118,8 @@ CALLS: Mapping[str, Sequence[Call]] = {
     "GET /docs": [Call(PUBLIC, "/docs")],
     "GET /operator/tenants": [Call(OPERATOR, "/operator/tenants")],
     "POST /operator/tenants": [Call(OPERATOR, "/operator/tenants", {"name": "made"}, 201)],
-    "GET /operator/tenants/<name>": [Call(OPERATOR, "/operator/tenants/outlander")],
-    "PATCH /operator/tenants/<name>": [Call(OPERATOR, "/operator/tenants/outlander", {})],
+    "GET /operator/tenants/<name>": [Call(OPERATOR, f"/operator/tenants/{VICTIM}")],
+    "PATCH /operator/tenants/<name>": [Call(OPERATOR, f"/operator/tenants/{VICTIM}", {})],
     "DELETE /operator/tenants/<name>": [Call(OPERATOR, "/operator/tenants/nobody", stranger=404)],
     **{
         f"POST /operator/tenants/<name>/{act}": [
@@ -115,9 +127,9 @@ CALLS: Mapping[str, Sequence[Call]] = {
         ]
         for act in ("suspend", "resume")
     },
-    "GET /operator/tenants/<name>/keys": [Call(OPERATOR, "/operator/tenants/outlander/keys")],
+    "GET /operator/tenants/<name>/keys": [Call(OPERATOR, f"/operator/tenants/{VICTIM}/keys")],
     "POST /operator/tenants/<name>/keys": [
-        Call(OPERATOR, "/operator/tenants/outlander/keys", {}, 201)
+        Call(OPERATOR, f"/operator/tenants/{VICTIM}/keys", {}, 201)
     ],
     "DELETE /operator/keys/<key_id>": [Call(OPERATOR, "/operator/keys/abcd1234", stranger=404)],
     "GET /operator/scaling": [Call(OPERATOR, "/operator/scaling")],
@@ -151,9 +163,9 @@ CALLS: Mapping[str, Sequence[Call]] = {
         Call(CONSOLE, "/console/tenants/nobody", stranger=404, form={"act": "key"}),
     ],
     "POST /console/tenants/<name>/keys/<key_id>/revoke": [
-        Call(CONSOLE, "/console/tenants/outlander/keys/abcd1234/revoke", {}, stranger=404)
+        Call(CONSOLE, f"/console/tenants/{VICTIM}/keys/abcd1234/revoke", {}, stranger=404)
     ],
-    "GET /console/tenants/<name>": [Call(CONSOLE, "/console/tenants/outlander")],
+    "GET /console/tenants/<name>": [Call(CONSOLE, f"/console/tenants/{VICTIM}")],
     "GET /tenant/jobs/<job_id>": [Call(TENANT_PAGE, "/tenant/jobs/{job}", stranger=404)],
     "GET /tenant/jobs/<job_id>/payload": [
         Call(TENANT_PAGE, "/tenant/jobs/{job}/payload", stranger=404)
@@ -185,7 +197,7 @@ CALLS: Mapping[str, Sequence[Call]] = {
     "GET /tenant/events": [Call(TENANT_PAGE, "/tenant/events?page=/tenant")],
     "GET /console/jobs": [
         Call(CONSOLE, "/console/jobs"),
-        Call(CONSOLE, "/console/jobs?status=dead&tenant=outlander"),
+        Call(CONSOLE, f"/console/jobs?status=dead&tenant={VICTIM}"),
     ],
     "GET /console/jobs/find": [Call(CONSOLE, "/console/jobs/find?id={job}", stranger=303)],
     "POST /console/jobs/selected": [
@@ -221,7 +233,7 @@ CALLS: Mapping[str, Sequence[Call]] = {
         Call(CONSOLE, "/console/replays/{replay}/cancel", {}, stranger=404)
     ],
     "GET /console/dead-letters": [Call(CONSOLE, "/console/dead-letters")],
-    "GET /console/leaderboard": [Call(CONSOLE, "/console/leaderboard?tenant=outlander")],
+    "GET /console/leaderboard": [Call(CONSOLE, f"/console/leaderboard?tenant={VICTIM}")],
     "POST /console/leaderboard": [Call(CONSOLE, "/console/leaderboard", {}, stranger=422)],
     "GET /console/leaderboard/<application_id>": [
         Call(CONSOLE, "/console/leaderboard/{application}", stranger=404)

@@ -1,0 +1,1 @@
+"""What nobody should send: bodies, requests and calls, shared with the tests."""
