@@ -184,9 +184,14 @@ GRANTS: Mapping[str, Mapping[str, str]] = {
 }
 PRIVILEGES = {"S": "SELECT", "I": "INSERT", "U": "UPDATE", "D": "DELETE", "T": "TRUNCATE"}
 #: Functions of triggers that write where the roles may not.
-TRIGGERS = ("count_new_jobs", "count_moved_jobs", "count_removed_jobs", "change_verdicts_version")
+TRIGGERS = (
+    *("count_new_jobs()", "count_moved_jobs()", "count_removed_jobs()"),
+    "change_verdicts_version()",
+)
 RETIRE_AUDIT = "retire_audit(double precision, integer)"
-OF_SCHEDULER = (RETIRE_AUDIT, "begin_feed_generation()", "finish_feed_generation()")
+#: These were the owner's before.
+FEED = ("begin_feed_generation()", "finish_feed_generation()")
+OF_SCHEDULER = (RETIRE_AUDIT, *FEED)
 
 #: Two databases of a server may be migrated at the same time: the second finds the role there.
 CREATE_ROLES = f"""
@@ -265,10 +270,12 @@ def upgrade() -> None:
             op.execute(f"GRANT {privileges(letters)} ON {table} TO {role}")
     # Else the counts of a view would be read as its owner.
     op.execute("ALTER VIEW job_counts SET (security_invoker = true)")
-    for function in (*[f"{name}()" for name in TRIGGERS], RETIRE_AUDIT):
+    for function in (*TRIGGERS, *OF_SCHEDULER):
         op.execute(AS_OWNER.format(function=function))
-    for function in OF_SCHEDULER:
+        # A trigger needs no privilege to call its function; who had one could use it on a table
+        # of their own.
         op.execute(f"REVOKE ALL ON FUNCTION {function} FROM PUBLIC")
+    for function in OF_SCHEDULER:
         op.execute(f"GRANT EXECUTE ON FUNCTION {function} TO {SCHEDULER}")
 
 
@@ -297,9 +304,12 @@ def privileges(letters: str) -> str:
 def downgrade() -> None:
     for function in OF_SCHEDULER:
         op.execute(f"REVOKE ALL ON FUNCTION {function} FROM {SCHEDULER}")
+    for function in (*TRIGGERS, *OF_SCHEDULER):
         op.execute(f"GRANT EXECUTE ON FUNCTION {function} TO PUBLIC")
-    for function in (*[f"{name}()" for name in TRIGGERS], RETIRE_AUDIT):
+    for function in (*TRIGGERS, RETIRE_AUDIT):
         op.execute(f"ALTER FUNCTION {function} SECURITY INVOKER RESET search_path")
+    for function in FEED:
+        op.execute(f"ALTER FUNCTION {function} SET search_path FROM CURRENT")
     op.execute("ALTER VIEW job_counts RESET (security_invoker)")
     for role, tables in GRANTS.items():
         for table in tables:

@@ -332,3 +332,20 @@ def test_a_login_without_the_roles_is_told_what_to_do(database_url: str, engine:
     newcomer.dispose()
     execute(engine, f"REVOKE {', '.join(DatabaseRole)} FROM newcomer", {})
     execute(engine, "DROP ROLE newcomer", {})
+
+
+def test_functions_that_run_as_the_owner_find_nothing_of_their_callers(engine: Engine) -> None:
+    rows = fetch(
+        engine,
+        """
+        SELECT proname AS name, proconfig AS settings,
+               has_function_privilege('fairline_worker', oid, 'EXECUTE') AS anybody
+        FROM pg_proc WHERE prosecdef AND pronamespace = current_schema()::regnamespace
+        """,
+        {},
+    )
+    assert {"begin_feed_generation", "count_new_jobs", "retire_audit"} <= {r.name for r in rows}
+    for row in rows:
+        paths = [each for each in row.settings if each.startswith("search_path=")]
+        assert paths == ["search_path=public, pg_temp"], row.name
+        assert not row.anybody, row.name
