@@ -29,6 +29,8 @@ CHANNEL = "fairline_work"
 SEND = f"SELECT pg_notify('{CHANNEL}', '')"
 #: A process sends one at most so often.
 SEND_SECONDS = 0.5
+#: Without a message for so long, a listener that wants to be sure finds out whether it hears any.
+SILENCE_SECONDS = 5.0
 #: Pause before a lost connection is replaced.
 RETRY_SECONDS = 1.0
 
@@ -66,13 +68,22 @@ class WakeupListener(threading.Thread):
     """Calls ``heard`` for wakeups, in a thread with a connection of its own."""
 
     def __init__(
-        self, engine: Engine, heard: Callable[[Sequence[str]], object], channel: str = CHANNEL
+        self,
+        engine: Engine,
+        heard: Callable[[Sequence[str]], object],
+        channel: str = CHANNEL,
+        silence: Callable[[], object] | None = None,
     ) -> None:
-        """``heard`` gets the messages; none when it begins to listen, for what was sent before."""
+        """``heard`` gets the messages; none when it begins to listen, for what was sent before.
+
+        ``silence`` is called when nothing was heard for SILENCE_SECONDS. What either raises ends
+        the connection, and it listens anew.
+        """
         super().__init__(name="wakeups", daemon=True)
         self._engine = engine
         self._heard = heard
         self._channel = channel
+        self._silence = silence
         self._closing, self._closed = socket.socketpair()
         #: Whether a wakeup would be heard, as far as is known.
         self.listening = False
@@ -88,8 +99,11 @@ class WakeupListener(threading.Thread):
             while not self._is_closed(0.0):
                 try:
                     self._listen()
-                except (StateStoreError, psycopg2.Error) as error:
+                except (StateStoreError, psycopg2.Error, OSError) as error:
                     logger.debug("wakeups are not heard: %s", error)
+                    self._is_closed(RETRY_SECONDS)
+                except Exception:
+                    logger.exception("wakeups are not heard")
                     self._is_closed(RETRY_SECONDS)
                 finally:
                     self.listening = False
@@ -105,7 +119,9 @@ class WakeupListener(threading.Thread):
             poller.register(raw.fileno(), select.POLLIN)
             poller.register(self._closed, select.POLLIN)
             while not self._is_closed(0.0):
-                poller.poll()
+                if not poller.poll(None if self._silence is None else 1000 * SILENCE_SECONDS):
+                    assert self._silence is not None
+                    self._silence()
                 raw.poll()
                 if raw.notifies:
                     messages = [notify.payload for notify in raw.notifies]

@@ -288,7 +288,8 @@ def _offer(sender: Any, **_: Any) -> None:
     """A green worker that is idle is given jobs; children of a prefork one claim theirs."""
     pools = [pool for pool, part in map(parse_queue, this.queues) if not part]
     if this.worker is not None and this.offers is None and is_green() and pools:
-        this.offers = Offers(this.worker, pools, partial(deliver, sender.controller))
+        begin = partial(deliver, sender.controller, tuple(this.worker.types))
+        this.offers = Offers(this.worker, pools, begin)
         this.offers.start()
 
 

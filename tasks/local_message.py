@@ -6,6 +6,7 @@ Celery shows it to Flower, counts and runs it as ever. There is nothing to ackno
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -17,18 +18,19 @@ from models.jobs.trace_context import trace_headers
 logger = logging.getLogger(__name__)
 
 
-def deliver(controller: Any, job: GivenJob) -> None:
-    """Begin the task of the job; ``controller`` is Celery's worker."""
+def deliver(controller: Any, types: Sequence[str], job: GivenJob) -> None:
+    """Begin the task of the job; ``controller`` is Celery's worker, ``types`` those it knows."""
     consumer = controller.consumer
     strategies = consumer.strategies if consumer is not None else {}
-    # A type that only a newer version knows is put off by any task.
-    strategy = strategies.get(job.type) or next(iter(strategies.values()), None)
+    # A type that only a newer version knows is put off by any other's task.
+    name = job.type if job.type in types else types[0]
+    strategy = strategies.get(name)
     if strategy is None:  # it starts or stops; the job is handed back as it does not begin
         logger.info("job %s cannot begin: the worker does not take messages", job.ref.id)
         return
     made = controller.app.amqp.create_task_message(
         job.ref.id,
-        job.type,
+        name,
         args=([list(job.ref)],),
         argsrepr="(1 job)",
         kwargsrepr="{}",

@@ -72,7 +72,8 @@ def admit_statement(keys: str, returned: str, alone: bool = False) -> str:
     ``alone``: for one job, which takes an offer of its pool.
     """
     take = ", offers = CASE WHEN %(give)s::bool THEN lane.offers[2:] ELSE lane.offers END"
-    offer = f", {FIRST_OFFER} AS worker, cardinality(asked.offers) > 0 AS offered"
+    offer = f""", {FIRST_OFFER} AS worker, asked.offers[1] AS offer,
+                  cardinality(asked.offers) > 0 AS offered"""
     given = "(SELECT worker FROM lane)"
     return f"""
     WITH item AS (

@@ -3,23 +3,26 @@
 See :mod:`models.jobs.offer`. One thread listens, another writes offers when the worker becomes
 idle, and takes them back when its last slot is taken. Nothing is offered unless messages are heard:
 behind a pooler that changes sessions none are. What was given while nobody listened is found when
-it listens again, and handed back if the worker stops.
+it listens again, and handed back if the worker stops. A connection that turns out to be deaf is
+replaced.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import timedelta
 
-from models.jobs.claim import claim_group
+from models.jobs.claim import JobRef, claim_group
 from models.jobs.offer import GivenJob, channel_of, offer, probe, read_ours, told_job, withdraw
 from models.store.clock import DATABASE_CLOCK
-from models.store.errors import StateStoreError
+from models.store.errors import StateStoreUnavailable
 from models.wakeups import WakeupListener
 from tasks.worker.worker import Worker
+
+logger = logging.getLogger(__name__)
 
 #: A message that is heard so late may be of a claim that was lost meanwhile: the row is asked. A
 #: worker counts as lost after six seconds.
@@ -41,11 +44,16 @@ class Offers:
         self._engine = worker.engine
         self._pools = pools
         self._deliver = deliver
-        self._listener = WakeupListener(self._engine, self._heard, channel_of(worker.name))
+        self._listener = WakeupListener(
+            self._engine, self._heard, channel_of(worker.name), self._find_out
+        )
         self._changed = threading.Event()
         self._closed = False
-        #: A message was heard since it listens.
+        #: A message was heard since it listens; and the last one that it sent itself was not yet.
         self._hears = False
+        self._awaits = False
+        #: Jobs that were found when it began to listen: their messages may come after all.
+        self._found: set[JobRef] = set()
         #: When the offers were written that stand, as far as is known.
         self._offered: float | None = None
 
@@ -57,28 +65,45 @@ class Offers:
     def close(self) -> None:
         """Take back the offers, and hand back what was given meanwhile."""
         self._closed = True
+        self._slots.note_drain()
         self._changed.set()
         self._listener.close()
-        with suppress(StateStoreError):  # then what was given is reaped
+        try:
             self._withdraw()
+        except Exception as error:  # noqa: BLE001 - the worker has to stop in any case
+            logger.warning("what was given in the last moment is reaped: %s", error)
 
     def _heard(self, messages: Sequence[str]) -> None:
         """Called by the listener: first with none."""
         if not messages:
             self._hears, self._offered = False, None
-            self._accept(self._unknown())
-            probe(self._engine, self._worker.name)
+            found = self._unknown()
+            self._found = {job.ref for job in found}
+            self._accept(found)
+            self._probe()
             return
-        self._hears = True
+        self._hears, self._awaits = True, False
         told = [told_job(message) for message in messages if message]
+        told = [job for job in told if job.ref not in self._found]
         if told:
             self._offered = None
             self._accept(told)
         self._changed.set()
 
+    def _find_out(self) -> None:
+        """Nothing was heard for a while: would it be?"""
+        if self._awaits:
+            self._hears = False
+            raise StateStoreUnavailable("the worker does not hear what it is told")
+        self._probe()
+
+    def _probe(self) -> None:
+        self._awaits = True
+        probe(self._engine, self._worker.name)
+
     def _accept(self, jobs: Sequence[GivenJob]) -> None:
         for job in jobs:
-            if self._slots.drains():
+            if job.cancelled or self._slots.drains():
                 self._hand_back(job)
             elif job.claim is None or DATABASE_CLOCK.now() - job.claim.created_at > LATE:
                 self._slots.expect(job.ref)
@@ -105,7 +130,8 @@ class Offers:
                 return
             try:
                 self._adjust()
-            except StateStoreError:
+            except Exception as error:  # noqa: BLE001 - also a schema that was taken back
+                logger.debug("nothing can be offered: %s", error)
                 self._offered = None
                 time.sleep(RETRY_SECONDS)
                 self._changed.set()

@@ -114,8 +114,9 @@ class Slots:
         return self._claims.submit(message) if begun is None else begun.result()
 
     def grant(self, claim: Claim) -> bool:
-        """Hold a job that was given to this worker, for :meth:`claim`; False if it is held."""
-        if claim.ref in self._held:
+        """Hold a job that was given to this worker, for :meth:`claim`; False if it is held, or
+        about to be."""
+        if claim.ref in self._held or claim.ref in self._unanswered:
             return False
         self._granted[claim.ref] = claim
         # As if it had come with others: it is handed back soon if no slot is free after all.

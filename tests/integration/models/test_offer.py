@@ -17,9 +17,11 @@ from models.jobs.claim import JobRef, claim_group
 from models.jobs.ids import new_id
 from models.jobs.offer import (
     MOST_BYTES,
+    MOST_OFFERS,
     GivenJob,
     channel_of,
     offer,
+    offer_of,
     probe,
     read_ours,
     told_job,
@@ -130,6 +132,24 @@ def test_jobs_that_come_at_once_do_not_share_an_offer(database: DatabaseFixture,
         for name, job in told:
             assert database.job(job.ref.id).worker == name
     assert not database.miscounted()
+
+
+def test_a_lane_keeps_the_latest_offers(database: DatabaseFixture, ear: Ear) -> None:
+    for number in range(MOST_OFFERS + 5):
+        offer(database.engine, f"lost-{number}", ["medium"])
+    offer(database.engine, "w1", ["medium"])
+    offer(database.engine, "w1", ["medium"])
+    [row] = database.query("SELECT offers FROM express_lanes")
+    assert len(row.offers) == MOST_OFFERS
+    assert row.offers[-1] == offer_of("w1") and row.offers[0].startswith("lost-6 ")
+
+
+def test_numbers_are_told_as_the_row_has_them(database: DatabaseFixture, ear: Ear) -> None:
+    offer(database.engine, "w1", ["medium"])
+    admit(database, payload="[123456789012345678901234567890, 1e400, 0.1]")
+    [(_, job)] = ear.told()
+    [(claimed,)] = claim_group(database.engine, "w1", [(job.ref,)], frozenset({job.ref}))
+    assert job.claim is not None and job.claim.payload == claimed.payload
 
 
 def test_what_was_taken_back_is_not_taken(database: DatabaseFixture, ear: Ear) -> None:

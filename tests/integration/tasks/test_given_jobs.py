@@ -62,7 +62,8 @@ def test_jobs_run_without_a_message(process: WorkerProcess) -> None:
 def test_a_type_that_the_worker_does_not_know_is_put_off(process: WorkerProcess) -> None:
     job_id = give(process, "of_a_newer_version")
     process.wait(lambda: process.database.job(job_id).status == "scheduled", "it to be put off")
-    assert process.database.job(job_id).attempt == 0
+    row = process.database.job(job_id)
+    assert (row.attempt, row.lease) == (0, 1), "by the worker that was given it"
 
 
 def test_a_worker_that_is_killed_with_a_given_job_loses_nothing(process: WorkerProcess) -> None:

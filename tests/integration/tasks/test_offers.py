@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -10,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from models import wakeups
 from models.jobs.admit import admit_alone
 from models.jobs.cancel import cancel
 from models.jobs.claim import JobRef
 from models.jobs.ids import new_id
-from models.jobs.offer import GivenJob
+from models.jobs.offer import GivenJob, channel_of
 from models.jobs.submission import Admitted, Submission, SubmissionGroup
 from models.presence import Presence, announce
 from tasks.worker import offers as offers_module
@@ -57,8 +59,8 @@ class Offering:
 
     def standing(self) -> list[str]:
         """Who offers to run a job."""
-        names: list[str] = self.database.query("SELECT offers FROM express_lanes")[0][0]
-        return names
+        offers: list[str] = self.database.query("SELECT offers FROM express_lanes")[0][0]
+        return [each.split()[0] for each in offers]
 
     def await_offer(self) -> None:
         wait_for(lambda: self.standing() == ["w1"])
@@ -162,6 +164,64 @@ def refuse_until(heard: threading.Event, offering: Offering) -> Any:
     return attempt
 
 
+def test_a_job_that_is_found_and_told_begins_once(
+    offering: Offering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was given after the worker had begun to listen, and before it looked at its rows."""
+    offering.offers.start()
+    offering.await_offer()
+    unheard: list[GivenJob] = []
+    monkeypatch.setattr(offering.offers, "_accept", unheard.extend)
+    job = offering.admit(payload='"once"')
+    assert job.given
+    wait_for(lambda: len(unheard) == 1)
+    monkeypatch.undo()
+    row = offering.database.job(job.ids[0])
+    told = [str(row.id), "echo", 1, "short", None, row.created_at.isoformat(), "", None, "once"]
+    offering.offers._heard(())
+    offering.offers._heard([json.dumps(told)])
+    offering.await_status(job, "succeeded")
+    offering.offers._heard([json.dumps(told)])
+    time.sleep(0.2)
+    assert offering.ran == list(job.ids)
+
+
+def test_a_connection_that_is_deaf_is_replaced(
+    offering: Offering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one to a server that was frozen, beside a pool that has gone on to another one."""
+    monkeypatch.setattr(wakeups, "SILENCE_SECONDS", 0.1)
+    monkeypatch.setattr(wakeups, "RETRY_SECONDS", 0.1)
+    hear = offering.offers._listener._heard
+    deaf = threading.Event()
+
+    def hear_little(messages: Any) -> None:
+        if not (messages and deaf.is_set()):
+            hear(messages)
+
+    monkeypatch.setattr(offering.offers._listener, "_heard", hear_little)
+    offering.offers.start()
+    offering.await_offer()
+    deaf.set()
+    job = offering.admit()
+    assert job.given
+    offering.await_status(job, "succeeded")
+    assert offering.delivered[-1].claim is None, "it was found by its row"
+    deaf.clear()
+    offering.await_offer()
+
+
+def test_a_message_that_is_none_ends_nothing(offering: Offering) -> None:
+    offering.offers.start()
+    offering.await_offer()
+    offering.database.execute("SELECT pg_notify(%s, 'nonsense')", channel_of("w1"))
+    time.sleep(1.5)
+    assert offering.offers._listener.is_alive()
+    offering.await_offer()
+    job = offering.admit()
+    offering.await_status(job, "succeeded")
+
+
 def test_a_message_that_comes_late_runs_only_what_is_still_ours(
     offering: Offering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,17 +295,20 @@ def test_a_job_that_does_not_begin_is_handed_back(offering: Offering) -> None:
 def test_a_job_is_cancelled_that_was_given_and_not_heard_of(
     offering: Offering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offering.offers, "_accept", lambda jobs: None)
+    unheard: list[GivenJob] = []
+    monkeypatch.setattr(offering.offers, "_accept", unheard.extend)
     offering.offers.start()
     offering.await_offer()
     job = offering.admit()
     assert job.given
+    wait_for(lambda: len(unheard) == 1)
     found = cancel(offering.database.engine, 1, job.ids[0])
     assert found is not None and found.requested_at is not None
     assert found.status == "running", "it may have begun"
     monkeypatch.undo()
     offering.offers._accept(offering.offers._unknown())
-    wait_for(lambda: offering.status(job) in ("cancelled", "succeeded"))
+    offering.await_status(job, "cancelled")
+    assert offering.ran == []
 
 
 def test_an_offer_that_was_dropped_is_made_again(
