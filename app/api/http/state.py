@@ -22,17 +22,29 @@ from models.store.session import connect
 #: A browser that has just changed something brings this cookie, as long as a standby may be behind.
 CHANGED_COOKIE = "fairline_changed"
 LAG_HEADER = "Fairline-Lag"
+#: What is left to a request that has waited long for its turn.
+LEAST_SECONDS = 0.05
+
+
+def time_left() -> float:
+    """How long the request may still wait for the database."""
+    return current_services().read_seconds - float(g.get("waited_seconds", 0.0))
+
+
+def note_waited(seconds: float) -> None:
+    """The request has waited for its turn."""
+    g.waited_seconds = seconds
 
 
 @contextmanager
 def write_state() -> Iterator[Engine]:
     """The engine, for one change.
 
-    Waiting for a place in the pool, for a connection and for a statement are each bounded;
-    this bounds their sum.
+    Waiting for a turn, for a place in the pool, for a connection and for a statement are each
+    bounded; this bounds their sum.
     """
     services = current_services()
-    with Timeout(services.read_seconds, StateStoreUnavailable()):
+    with Timeout(max(LEAST_SECONDS, time_left()), StateStoreUnavailable()):
         yield services.engine
 
 

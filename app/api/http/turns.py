@@ -13,7 +13,9 @@ from threading import BoundedSemaphore
 from typing import ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
+from app.api.http.state import note_waited, time_left
 from app.api.services import current_tenant
+from models.store.errors import StateStoreUnavailable
 
 #: Long reads of one tenant that a process serves at once; more of them wait.
 READS_AT_ONCE = 1
@@ -29,12 +31,20 @@ _reading: WeakValueDictionary[int, BoundedSemaphore] = WeakValueDictionary()
 
 
 def long_read(view: Callable[Given, Returned]) -> Callable[Given, Returned]:
-    """Declares a view of tenants that takes long: it waits for its turn."""
+    """Declares a view of tenants that takes long: it waits for its turn, no longer than for the
+    database."""
 
     @wraps(view)
     def waiting(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
-        with _reading.setdefault(current_tenant().id, BoundedSemaphore(READS_AT_ONCE)):
+        turn = _reading.setdefault(current_tenant().id, BoundedSemaphore(READS_AT_ONCE))
+        began = time.monotonic()
+        if not turn.acquire(timeout=time_left()):
+            raise StateStoreUnavailable
+        try:
+            note_waited(time.monotonic() - began)
             return view(*args, **kwargs)
+        finally:
+            turn.release()
 
     return waiting
 

@@ -12,6 +12,7 @@ import pytest
 
 from app.api.http import turns
 from app.api.http.turns import READS_AT_ONCE, ROWS_AT_ONCE, in_turns, long_read
+from models.store.errors import StateStoreUnavailable
 
 
 def test_others_have_their_turn_between_parts_of_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +34,9 @@ def test_a_short_page_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_reads_of_a_tenant_wait_for_each_other_and_for_nobody_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asking = threading.local()
+    asking, waited = threading.local(), []
+    monkeypatch.setattr(turns, "time_left", lambda: asking.seconds)
+    monkeypatch.setattr(turns, "note_waited", waited.append)
     monkeypatch.setattr(turns, "current_tenant", lambda: SimpleNamespace(id=asking.tenant))
     entered, leaving = threading.Semaphore(0), threading.Event()
 
@@ -43,17 +46,20 @@ def test_reads_of_a_tenant_wait_for_each_other_and_for_nobody_else(
         assert leaving.wait(30)
         return int(asking.tenant)
 
-    def ask(tenant: int) -> int:
-        asking.tenant = tenant
+    def ask(tenant: int, seconds: float = 30.0) -> int:
+        asking.tenant, asking.seconds = tenant, seconds
         return view()
 
     with ThreadPoolExecutor(READS_AT_ONCE + 2) as pool:
         answers = [pool.submit(ask, 1) for _ in range(READS_AT_ONCE + 1)]
         assert all(entered.acquire(timeout=30) for _ in range(READS_AT_ONCE))
         assert not entered.acquire(timeout=0.2), "one too many was let in"
+        with pytest.raises(StateStoreUnavailable):
+            ask(1, 0.05)
         other = pool.submit(ask, 2)
         assert entered.acquire(timeout=30), "another tenant waited"
         leaving.set()
         assert [answer.result(30) for answer in answers] == [1] * (READS_AT_ONCE + 1)
         assert other.result(30) == 2
+    assert len(waited) == READS_AT_ONCE + 2 and max(waited) > 0.2
     assert len(turns._reading) == 0, "nothing is kept of tenants that read nothing"
