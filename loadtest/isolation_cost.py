@@ -66,24 +66,27 @@ def run(asked: argparse.Namespace, console: Console) -> Report:
             "roles and owner",
             lambda: [each for turn in next(orders) for each in measure_both(*turn, asked)],
         )
-    return compare(medians(rounds.samples), rounds.notes)
+    title = "What roles and row-level security cost"
+    report = Report("isolation_cost", title, notes=rounds.notes)
+    compare(report, medians(rounds.samples), (ROLES, OWNER), LEAST_RATIO)
+    return report
 
 
-def compare(middle: dict[str, Sample], notes: list[str]) -> Report:
-    report = Report("isolation_cost", "What roles and row-level security cost", notes=notes)
+def compare(report: Report, middle: dict[str, Sample], ways: tuple[str, str], least: float) -> None:
+    """Add the rates, and those of the first way as parts of the second's."""
     columns = {
         "medians": "{.name}",
         "per second": "{.rate:,.0f}",
         "per core-second": "{.per_core_second:,.0f}",
     }
     report.tables.append(table("Rates", columns, middle.values()))
+    way, other = ways
     for kind in ("accept", "no-op"):
-        limited, owner = middle[f"{kind}: {ROLES}"], middle[f"{kind}: {OWNER}"]
-        report.bars.append(ratio(f"{kind} rate, of the owner's", limited, owner, LEAST_RATIO))
+        sample, base = middle[f"{kind}: {way}"], middle[f"{kind}: {other}"]
+        report.bars.append(ratio(f"{kind} rate, {way} of {other}", sample, base, least))
         # On a busy machine rates vary with what is left of it, processor time per request less.
-        by_time = limited.per_core_second / (owner.per_core_second or 1.0)
-        report.findings.append(f"{kind}: by processor time {by_time:.1%} of the owner's.")
-    return report
+        by_time = sample.per_core_second / (base.per_core_second or 1.0)
+        report.findings.append(f"{kind}: by processor time {by_time:.1%} of {other}.")
 
 
 FLAGS = (
