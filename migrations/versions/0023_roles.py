@@ -219,7 +219,7 @@ CREATE_ROLES = f"""
     EXCEPTION WHEN insufficient_privilege THEN
         RAISE EXCEPTION 'the login % may not create the roles of Fairline', current_user
         USING HINT = format('As a superuser: {" ".join(f"CREATE ROLE {role};" for role in ROLES)} '
-            'GRANT {", ".join(ROLES)} TO %I; then migrate again.', current_user);
+            'GRANT {", ".join(ROLES)} TO %I WITH ADMIN OPTION; then migrate again.', current_user);
     END $$"""
 #: Who waits for whom, and the oldest transaction, are seen of other logins by members of this role.
 #: An owner that may not give it goes on; see docs/operations.md.
