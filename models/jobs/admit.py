@@ -66,6 +66,13 @@ NEW_KEYS = f"""
     )"""
 
 
+#: Whether a new row went by the express lane.
+SENT = "(status IN ('dispatched', 'running'))"
+#: Whether a worker was given the job, and whether one would take another.
+TOLD = f""", status = 'running' AS given, (SELECT offered FROM lane) AS offered,
+           CASE status WHEN 'running' THEN {TELL} END"""
+
+
 def admit_statement(keys: str, returned: str, alone: bool = False) -> str:
     """The statement, with or without idempotency keys; ``returned``: which rows it returns.
 
@@ -128,12 +135,6 @@ def admit_statement(keys: str, returned: str, alone: bool = False) -> str:
     SELECT id::text AS id, {SENT} AS dispatched{TOLD if alone else ""} FROM job WHERE {returned}
 """
 
-
-#: Whether a new row went by the express lane.
-SENT = "(status IN ('dispatched', 'running'))"
-#: Whether a worker was given the job, and whether one would take another.
-TOLD = f""", status = 'running' AS given, (SELECT offered FROM lane) AS offered,
-           CASE status WHEN 'running' THEN {TELL} END"""
 
 ADMIT = admit_statement(NO_KEYS, "status = 'dispatched'")
 ADMIT_KEYED = admit_statement(NEW_KEYS, "true")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -94,28 +95,6 @@ def test_database_that_had_the_last_migration_before_others_were_put_in_front_ge
     )
 
 
-def test_database_that_had_the_last_migration_before_the_audit_log_gets_it(
-    database_url: str, engine: Engine
-) -> None:
-    engine.dispose()
-    database = DatabaseFixture(engine)
-    drop_audit_log(database)
-    alembic(database_url, "upgrade", "head")
-    assert not database.query("SELECT FROM audit_log")
-    assert database.query("SELECT version_num FROM alembic_version")[0].version_num == "0020"
-
-
-def test_database_that_had_the_last_migration_before_the_roles_gets_their_policies(
-    database_url: str, engine: Engine
-) -> None:
-    engine.dispose()
-    database = DatabaseFixture(engine)
-    database.execute(DROP_POLICIES)
-    alembic(database_url, "upgrade", "head")
-    assert database.query("SELECT FROM pg_policy WHERE polrelid = 'jobs'::regclass")
-    assert database.query("SELECT version_num FROM alembic_version")[0].version_num == "0020"
-
-
 #: As before the roles; what they were granted does no harm.
 DROP_POLICIES = """
     DO $$
@@ -128,31 +107,14 @@ DROP_POLICIES = """
     END $$"""
 
 
-def test_database_that_had_the_last_migration_before_the_bounds_gets_them(
-    database_url: str, engine: Engine
-) -> None:
-    engine.dispose()
-    database = DatabaseFixture(engine)
-    drop_bounds(database)
-    alembic(database_url, "upgrade", "head")
-    assert not database.query("SELECT FROM tenants WHERE requests_per_second IS NOT NULL")
-    assert database.query("SELECT version_num FROM alembic_version")[0].version_num == "0020"
-
-
-def test_database_that_had_the_last_migration_before_the_offers_gets_them(
-    database_url: str, engine: Engine
-) -> None:
-    engine.dispose()
-    database = DatabaseFixture(engine)
-    drop_offers(database)
-    alembic(database_url, "upgrade", "head")
-    assert not database.query("SELECT FROM express_lanes WHERE offers <> '{}'")
-    assert database.query("SELECT version_num FROM alembic_version")[0].version_num == "0020"
+def drop_policies(database: DatabaseFixture) -> None:
+    """As before the roles."""
+    database.execute(DROP_POLICIES)
 
 
 def drop_offers(database: DatabaseFixture) -> None:
     """Of workers, and what came after them."""
-    database.execute(DROP_POLICIES)
+    drop_policies(database)
     database.execute("ALTER TABLE express_lanes DROP COLUMN offers")
 
 
@@ -207,6 +169,31 @@ def drop_audit_log(database: DatabaseFixture) -> None:
     )
     database.execute("DROP FUNCTION retire_audit(double precision, integer)")
     database.execute("DROP TABLE audit_log; DROP FUNCTION keep_audit()")
+
+
+#: What a database that had the last migration lacks, and whether a look finds something afterwards.
+MISSING = {
+    "audit log": (drop_audit_log, "SELECT FROM audit_log", False),
+    "bounds": (drop_bounds, "SELECT FROM tenants WHERE requests_per_second IS NOT NULL", False),
+    "offers": (drop_offers, "SELECT FROM express_lanes WHERE offers <> '{}'", False),
+    "policies": (drop_policies, "SELECT FROM pg_policy WHERE polrelid = 'jobs'::regclass", True),
+}
+
+
+@pytest.mark.parametrize(("drop", "look", "finds"), MISSING.values(), ids=MISSING)
+def test_database_that_had_the_last_migration_before_others_gets_them(
+    database_url: str,
+    engine: Engine,
+    drop: Callable[[DatabaseFixture], None],
+    look: str,
+    finds: bool,
+) -> None:
+    engine.dispose()
+    database = DatabaseFixture(engine)
+    drop(database)
+    alembic(database_url, "upgrade", "head")
+    assert bool(database.query(look)) == finds
+    assert database.query("SELECT version_num FROM alembic_version")[0].version_num == "0020"
 
 
 def test_jobs_of_every_state_survive_the_way_down_and_up(database_url: str, engine: Engine) -> None:
