@@ -98,8 +98,8 @@ bench-console: venv-dev broker browser ## what the console costs with a million 
 lab: venv-dev broker ## run every experiment of the load lab; QUICK=1 in a quarter of an hour
 	$(PY) -m loadtest.lab $(if $(QUICK),--quick)
 
-lab-%: venv-dev broker ## run one of them: knee, scaling, pool, swarm, peers, cost, soak; QUICK=1 is shorter
-	$(PY) -m loadtest.lab $(if $(QUICK),--quick) $*
+lab-%: venv-dev broker ## run one of them: knee, scaling, pool, swarm, peers, cost, soak; QUICK=1 is shorter, MINUTES=120 a longer soak
+	$(PY) -m loadtest.lab $(if $(QUICK),--quick) $(if $(MINUTES),--minutes $(MINUTES)) $*
 
 chaos: venv-dev broker faketime ## break a stack of its own for MINUTES=2 under load; SEED=… repeats a run
 	$(PY) -m loadtest.chaos --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED))

@@ -24,6 +24,7 @@ from app.scheduler.dispatching.pools import Pools, PoolState, Slice
 from app.scheduler.role import RoleQueries
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
+from models.store.prepared import PreparedStatement
 from models.store.session import connect
 
 logger = logging.getLogger(__name__)
@@ -56,6 +57,8 @@ WRITE_DECISIONS = f"""
         changed_at = CASE WHEN desired.workers = excluded.workers THEN desired.changed_at
                           ELSE now() END
 """
+PREPARED_FLIGHT = PreparedStatement("read_flight", READ_FLIGHT)
+PREPARED_DECISIONS = PreparedStatement("write_decisions", WRITE_DECISIONS)
 
 
 class Autoscaler(RoleQueries):
@@ -91,7 +94,7 @@ class Autoscaler(RoleQueries):
         lanes = self._pools.holds(now).lanes
         capped = {state.name: self._pools.capped(state.name) for state in states}
         with connect(self._engine) as connection:
-            flights = {row.pool: row for row in connection.exec_driver_sql(READ_FLIGHT)}
+            flights = {row.pool: row for row in PREPARED_FLIGHT.execute(connection, {})}
             full = {
                 state.name: queues[state.name].free if state.name in queues else ()
                 for state in states
@@ -136,7 +139,7 @@ class Autoscaler(RoleQueries):
     ) -> None:
         pools = sorted(decisions)
         self._write(
-            WRITE_DECISIONS,
+            PREPARED_DECISIONS,
             pools=pools,
             workers=[decisions[pool].workers for pool in pools],
             reasons=[decisions[pool].reason for pool in pools],

@@ -53,7 +53,7 @@ class RoleQueries:
         """The rows that the statement returns."""
         return fetch(self._engine, statement, {**parameters, "epoch": self._leader.epoch})
 
-    def _write(self, statement: str, **parameters: object) -> int:
+    def _write(self, statement: str | PreparedStatement, **parameters: object) -> int:
         """How many rows the statement wrote."""
         return execute(self._engine, statement, {**parameters, "epoch": self._leader.epoch})
 

@@ -58,7 +58,7 @@ from app.scheduler.role import (
 from app.telemetry.hooks import system_meters
 from models.blobs import open_blobs
 from models.job_counts import FOLD_SECONDS, RECOUNT_SECONDS, CountFolder, Recounter
-from models.jobs.expire import EXPIRE
+from models.jobs.expire import PREPARED as EXPIRE
 from models.leadership import RENEW_SECONDS, Leader
 from models.pools import POOLS
 from models.presence import PRESENCE_SECONDS, Presence, announce, leave, process_name

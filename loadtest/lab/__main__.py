@@ -105,12 +105,15 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("names", nargs="*", metavar="NAME", help=f"{known}; all of them unless named")
     add("--quick", action="store_true", help="all in a quarter of an hour, with wider margins")
+    add("--minutes", type=float, metavar="N", help="how long the soak lasts instead of 30 minutes")
     add("--no-fail", action="store_true", help="exit 0 even if a bar is missed")
     add("--list", action="store_true", help="list the experiments and how long each takes")
     given = parser.parse_args(arguments)
     unknown = [name for name in given.names if name not in NAMES]
     if unknown:
         parser.error(f"no experiment named {', '.join(unknown)}; there are {known}")
+    if given.minutes is not None and not (given.names == ["soak"] and given.minutes > 0):
+        parser.error("--minutes N, above 0, is for soak alone")
     return given
 
 
@@ -126,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             console.print(line, highlight=False, soft_wrap=True)
         return 0
     try:
-        reports = [run(name, size, console) for name in names]
+        reports = [run(name, size, console, given.minutes) for name in names]
     except KeyboardInterrupt:
         console.print("Stopped. All processes it started have ended; no report was written.")
         return INTERRUPTED
@@ -134,14 +137,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if given.no_fail or all(report.passed for report in reports) else 1
 
 
-def run(name: str, size: Size, console: Console) -> Report:
+def run(name: str, size: Size, console: Console, minutes: float | None = None) -> Report:
     """One experiment with its own PostgreSQL and RabbitMQ, shown while it runs."""
     chosen, folder = experiment(name), RESULTS / name
     began = time.monotonic()
-    with RunProgress(console, chosen.TITLE, chosen.seconds(size)) as progress:
+    lasts = minutes * 60 if minutes else chosen.seconds(size)
+    with RunProgress(console, chosen.TITLE, lasts) as progress:
         progress.step("starting a private PostgreSQL and RabbitMQ")
         with fleet(f"lab-{name}") as started:
-            context = RunContext(started, folder, size, progress.step, progress.figures)
+            context = RunContext(started, folder, size, minutes, progress.step, progress.figures)
             report: Report = chosen.run(context)
     report.data["question"] = chosen.QUESTION
     report.data["size"] = size.value

@@ -121,6 +121,8 @@ class RunContext:
     fleet: Fleet
     folder: Path
     size: Size
+    #: How long a soak lasts, in place of its plan's time.
+    minutes: float | None = None
     #: Called with the name of each step that begins, such as ``6/s``.
     step: Callable[[str], None] = lambda _name: None
     #: Called once per second with the gauges in one line.

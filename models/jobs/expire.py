@@ -7,6 +7,7 @@ before its commit changes nothing, and after it the job has ended.
 from __future__ import annotations
 
 from models.leadership import STILL_LEADER
+from models.store.prepared import PreparedStatement
 
 BATCH = 500
 
@@ -20,3 +21,4 @@ EXPIRE = f"""
     UPDATE jobs AS job SET status = 'expired', finished_at = now()
     FROM late WHERE job.id = late.id
 """
+PREPARED = PreparedStatement("expire", EXPIRE)

@@ -1,7 +1,7 @@
 """Jobs and what belongs to each of them.
 
 ``jobs`` is the hot table. Its partial indexes cover live states only, its lease column is
-not indexed (a heartbeat stays a heap-only update), and payloads beyond half a kilobyte
+not indexed (a heartbeat stays a heap-only update), and payloads beyond two kilobytes
 move out of the row, so that a status change copies little.
 """
 

@@ -1,9 +1,10 @@
 """Prepared statements: what is sent hundreds of times per second is planned once per connection.
 
 A plan that was made for an almost empty table is bad for a full one, and the server keeps it until
-the table is analyzed again. So a statement is prepared anew every few seconds; later if it was used
-a few times only, which a bad plan makes no difference for: a job that comes alone, once in a while,
-need not wait until its statements are planned.
+the table is analyzed again. So a statement is prepared anew every few seconds, each time after
+twice as long up to a limit; later if it was used a few times only, which a bad plan makes no
+difference for: a job that comes alone, once in a while, need not wait until its statements are
+planned.
 
 Not for use within a transaction of several statements: where a pooler hands every statement to
 another session, the first failure is answered by sending the statement itself, from then on always,
@@ -25,8 +26,10 @@ from sqlalchemy.exc import DBAPIError
 NOT_OURS = ("26000", "42P05")
 #: … for a statement whose rows look different since a migration. It was not run.
 CHANGED = "0A000"
-#: A plan is kept this long, and longer until it has been used so many times.
+#: The first plan of a connection is kept this long, the following ones longer, up to the latter.
 KEEP_SECONDS = 5.0
+KEEP_AT_MOST_SECONDS = 20.0
+#: One that has been used less often is kept for so long.
 FEW_USES = 20
 MOST_SECONDS = 60.0
 PARAMETER = re.compile(r"%\((\w+)\)s")
@@ -76,16 +79,17 @@ class PreparedStatement:
         """Prepare it on this connection, unless it is prepared and the plan is fresh."""
         noted: dict[str, list[float]] = connection.info.setdefault(NOTED, {})
         known, now = noted.get(self._name), time.monotonic()
+        keep = KEEP_SECONDS
         if known is not None:
-            made_at, uses = known
-            keep_seconds = KEEP_SECONDS if uses >= FEW_USES else MOST_SECONDS
-            if not anew and now - made_at < keep_seconds:
+            made_at, uses, keep = known
+            if not anew and now - made_at < (keep if uses >= FEW_USES else MOST_SECONDS):
                 known[1] += 1
                 return
+            keep = min(2 * keep, KEEP_AT_MOST_SECONDS)
             del noted[self._name]
             connection.exec_driver_sql(self._forget)
         connection.exec_driver_sql(self._prepare)
-        noted[self._name] = [now, 1]
+        noted[self._name] = [now, 1, keep]
 
 
 def code_of(error: DBAPIError) -> str | None:

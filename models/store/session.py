@@ -325,10 +325,12 @@ def fetch(
         return connection.exec_driver_sql(statement, dict(parameters or {})).all()
 
 
-def execute(engine: Engine, sql: str, parameters: Parameters) -> int:
+def execute(engine: Engine, statement: str | PreparedStatement, parameters: Parameters) -> int:
     """Run and commit one statement; how many rows it changed."""
     with connect(engine) as connection:
-        return connection.exec_driver_sql(sql, dict(parameters)).rowcount
+        if isinstance(statement, PreparedStatement):
+            return statement.execute(connection, parameters).rowcount
+        return connection.exec_driver_sql(statement, dict(parameters)).rowcount
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from app.scheduler.role import RoleQueries
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
 from models.store.arrays import plain_array, text_array
+from models.store.prepared import PreparedStatement
 
 RECONCILE_SECONDS = 1.0
 #: With very many active tenants it pauses this many times as long as it took.
@@ -60,6 +61,7 @@ READ_CHARGES = """
     WHERE used.day >= current_date - 1
     GROUP BY used.pool, used.tenant_id, used.day
 """
+PREPARED = PreparedStatement("read_charges", READ_CHARGES)
 #: Parameters of SAVE, in the order of its columns. Tenant 0 has the pool's virtual time.
 SAVED = (
     "tenant_id", "pool", "served", "day", "seconds", "weight", "in_flight", "started_per_second",
@@ -78,6 +80,7 @@ SAVE = f"""
         in_flight = excluded.in_flight, started_per_second = excluded.started_per_second,
         updated_at = now()
 """
+PREPARED_SAVE = PreparedStatement("save_shares", SAVE)
 
 
 @dataclass(slots=True)
@@ -130,7 +133,7 @@ class ShareReconciler(RoleQueries):
             (pool, tenant_id) for pool, queue in self._queues.items() for tenant_id in queue.active
         ]
         rows = self._read(
-            READ_CHARGES,
+            PREPARED,
             types=text_array(known),
             seconds=plain_array(map(str, known.values())),
             pools=text_array(POOLS),
@@ -187,7 +190,7 @@ class ShareReconciler(RoleQueries):
                 rate = self._rates.get((pool, tenant_id), 0.0)
                 rows.append((*row, account.in_flight, rate))
         columns = [plain_array(map(str, column)) for column in zip(*rows, strict=True)]
-        self._write(SAVE, **dict(zip(SAVED, columns, strict=True)))
+        self._write(PREPARED_SAVE, **dict(zip(SAVED, columns, strict=True)))
 
 
 def used_since(

@@ -19,6 +19,7 @@ from models.jobs.reap import EXPIRE_UNCLAIMED, FIND_UNCLAIMED
 from models.leadership import Leader
 from models.pools import POOLS, slice_queue
 from models.presence import PRESENCE_SECONDS, SERVING
+from models.store.prepared import PreparedStatement
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ READ_IDLE = f"""
     ) AS worker
     GROUP BY queue HAVING min(free) > 0
 """
+PREPARED = PreparedStatement("find_unclaimed", FIND_UNCLAIMED)
 
 
 class LostMessages(RoleQueries):
@@ -43,7 +45,7 @@ class LostMessages(RoleQueries):
 
     def run_once(self, now: float) -> int:
         """Expire leases, for the reaper; how many."""
-        found = self._read(FIND_UNCLAIMED, pools=list(POOLS), seconds=LEAST_SECONDS)
+        found = self._read(PREPARED, pools=list(POOLS), seconds=LEAST_SECONDS)
         queues = {slice_queue(row.pool, row.slice): row for row in found}
         idle = {row.queue for row in self._read(READ_IDLE)} if queues else set()
         queues = {name: row for name, row in queues.items() if claims(row.pool) or name in idle}

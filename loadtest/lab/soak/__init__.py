@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -171,6 +171,8 @@ def seconds(size: Size) -> float:
 
 def run(context: RunContext) -> Report:
     plan = PLANS[context.size]
+    if context.minutes is not None:
+        plan = replace(plan, seconds=context.minutes * 60)
     with started(context, plan) as fairline:
         soak, sizes = measure(context, plan, fairline)
     write_csv(context.folder / "weights.csv", sizes)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from models.store import prepared
 from models.store.prepared import PreparedStatement
@@ -49,9 +48,13 @@ def test_session_that_somebody_else_prepared_it_in_is_sent_the_statement_itself(
         connection.invalidate()
 
 
-def test_plan_is_kept_for_seconds_and_longer_while_it_is_hardly_used(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def age(connection: Connection, seconds: float) -> None:
+    """Make everything that the connection has prepared so much older."""
+    for known in connection.info[prepared.NOTED].values():
+        known[0] -= seconds
+
+
+def test_plan_is_kept_for_seconds_and_longer_while_it_is_hardly_used(engine: Engine) -> None:
     statement = PreparedStatement("odd", SQL)
     made = "SELECT prepare_time FROM pg_prepared_statements WHERE name LIKE 'odd%%'"
     with connect(engine) as connection:
@@ -63,14 +66,21 @@ def test_plan_is_kept_for_seconds_and_longer_while_it_is_hardly_used(
 
         first = prepared_at()
         assert {prepared_at() for _ in range(2 * prepared.FEW_USES)} == {first}, "it is fresh"
-        monkeypatch.setattr(prepared, "KEEP_SECONDS", 0.0)
+        age(connection, prepared.KEEP_SECONDS)
         second = prepared_at()
         assert second != first, "it is old and was used"
-        assert {prepared_at() for _ in range(prepared.FEW_USES - 1)} == {second}, "hardly used"
+        assert {prepared_at() for _ in range(2 * prepared.FEW_USES)} == {second}
+        age(connection, 1.5 * prepared.KEEP_SECONDS)
+        assert prepared_at() == second, "the second is kept for twice as long"
+        age(connection, prepared.KEEP_SECONDS)
         third = prepared_at()
         assert third != second
-        monkeypatch.setattr(prepared, "MOST_SECONDS", 0.0)
-        assert prepared_at() != third, "it is too old for anything"
+        age(connection, 2 * prepared.KEEP_AT_MOST_SECONDS)
+        assert {prepared_at() for _ in range(prepared.FEW_USES - 1)} == {third}, "hardly used"
+        fourth = prepared_at()
+        assert fourth != third
+        age(connection, prepared.MOST_SECONDS)
+        assert prepared_at() != fourth, "it is too old for anything"
         connection.invalidate()
 
 

@@ -170,6 +170,17 @@ def test_an_experiment_that_does_not_exist_is_named_with_those_that_do(
     assert all(name in said for name in NAMES)
 
 
+@pytest.mark.parametrize("given", [["--minutes", "120"], ["--minutes", "0", "soak"]])
+def test_only_a_soak_has_a_length_of_its_own(
+    given: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        lab.main(given)
+    assert ended.value.code == 2
+    assert "--minutes N, above 0, is for soak alone" in capsys.readouterr().err
+    assert lab.options(["--minutes", "120", "soak"]).minutes == 120
+
+
 def test_what_there_is_can_be_listed_without_running_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

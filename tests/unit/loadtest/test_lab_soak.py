@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given
@@ -21,6 +22,7 @@ from loadtest.lab.soak.verdict import (
     findings,
     grown_bar,
     growth,
+    growths,
     slope,
     tail_by_bucket,
 )
@@ -147,6 +149,7 @@ def soak(
     *,
     memory: Callable[[float], float] = lambda _: 100.0,
     table: Callable[[float], float] = lambda _: 15.0,
+    blobs: Callable[[float], float] = lambda _: 40.0,
     scored: Callable[[float], float] = lambda _: 1.52,
     api: Callable[[float], float] = lambda _: 0.005,
     refused: int = 0,
@@ -164,10 +167,13 @@ def soak(
     return Soak(
         PLANS[Size.FULL],
         submissions=Submissions(arrivals, scored_at),
-        memory={name: curve(memory) for name in (*JUDGED, "rabbitmq")},
-        # The leaderboard grows for ever and must not count.
+        memory={
+            **{name: curve(memory) for name in (*JUDGED, "rabbitmq")},
+            "postgres": curve(lambda t: memory(t) + t),
+        },
+        # The leaderboard grows for ever, in PostgreSQL's memory too, and must not count.
         tables={"jobs": curve(table), "applications": curve(lambda t: t)},
-        blobs=curve(lambda _: 40.0),
+        blobs=curve(blobs),
         dead_rows=curve(lambda _: 100.0),
     )
 
@@ -184,7 +190,11 @@ def test_a_flat_soak_reaches_every_bar() -> None:
 @pytest.mark.parametrize(
     ("found", "claims"),
     [
-        (soak(memory=lambda t: 100 + t / 60), [f"{name}: memory" for name in JUDGED]),
+        (
+            soak(memory=lambda t: 100 + t / 60),
+            [f"{name}: memory" for name in (*JUDGED, "postgres")],
+        ),
+        (soak(blobs=lambda t: 40 + t / 20), ["blobs"]),
         (soak(table=lambda t: 15 + t / 180), ["tables that retention empties"]),
         (soak(scored=lambda t: 1.5 + t / 1800), ["submit to scored p99"]),
         (soak(api=lambda t: 0.005 + t / 180_000), ["API p95"]),
@@ -203,3 +213,10 @@ def test_a_short_soak_is_judged_by_refusals_and_losses_alone() -> None:
     leaking = soak(memory=lambda t: 100 + t, lost=1)
 
     assert missed(leaking, Size.QUICK) == ["accepted and not scored"]
+
+
+def test_a_soak_that_was_too_short_to_measure_sizes_is_reported_all_the_same() -> None:
+    unmeasured = replace(soak(), memory={}, tables={}, blobs=[], dead_rows=[])
+
+    assert growths(unmeasured)["memory: postgres without what is kept forever"].level == 0.0
+    assert missed(unmeasured, Size.QUICK) == []
