@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import PackageNotFoundError, distribution
+from itertools import chain
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from app.stack import hashes
 from app.stack.hashes import FILES, hashes_of, with_hashes, without_hashes
@@ -35,6 +39,31 @@ def test_a_package_of_two_lists_has_the_same_hashes_in_both() -> None:
         assert [line for line in lists[0] if line.startswith(f"{pin} ")] == [
             line for line in lists[2] if line.startswith(f"{pin} ")
         ]
+
+
+def test_an_extra_that_another_package_needs_is_pinned_with_it() -> None:
+    """pip 23.2 looks for ``name[extra]`` as another package than a pinned ``name``, takes
+    the newest version and refuses it, as it has no hash."""
+    lines = "".join(file.read_text() for file in FILES).splitlines()
+    pins = [Requirement(line.split(" ")[0]) for line in lines if "==" in line]
+    extras = {canonicalize_name(pin.name): pin.extras for pin in pins}
+    needed = {
+        (canonicalize_name(wanted.name), extra)
+        for wanted in chain.from_iterable(map(requirements_of, extras))
+        if "==" not in str(wanted.specifier)
+        for extra in wanted.extras
+    }
+    assert ("psycopg", "pool") in needed
+    assert [(name, extra) for name, extra in needed if extra not in extras[name]] == []
+
+
+def requirements_of(package: str) -> list[Requirement]:
+    """What an installed package requires here; nothing if it is not installed."""
+    try:
+        found = [Requirement(text) for text in distribution(package).requires or ()]
+    except PackageNotFoundError:  # of the cluster's
+        return []
+    return [one for one in found if one.marker is None or one.marker.evaluate({"extra": ""})]
 
 
 def test_the_image_is_built_of_files_with_these_hashes() -> None:
