@@ -25,8 +25,18 @@ from loadtest.lab.cost.verdict import Grown, Measured, judge
 from loadtest.lab.cost.waits import WaitSampler
 from loadtest.lab.experiment import POOL, SLOTS, Gauges, RunContext, Size
 from loadtest.lab.peers.contender import Contender, Ours
-from loadtest.lab.peers.costs import POSTGRES, RABBITMQ, Cost, measure, processes, steady
+from loadtest.lab.peers.costs import (
+    CLIENTS,
+    POSTGRES,
+    RABBITMQ,
+    STALL_SECONDS,
+    Cost,
+    measure,
+    processes,
+    steady,
+)
 from loadtest.lab.peers.rivals import Celery, Dramatiq, Procrastinate
+from loadtest.lab.peers.turns import pulse
 from loadtest.report import Report
 
 QUESTION = (
@@ -76,6 +86,8 @@ PLANS = {
 OPEN_SECONDS, WORKER_SECONDS, API_SECONDS = 7.0, 2.0, 3.0
 #: The length of jobs in the full queue, and of those of which there are many at the same time.
 QUEUED_MS, SIMULATED_MS = 50, 1500
+#: Submissions per second to plain Celery at most, and how long a worker of its may take to start.
+MOST_RATE, STARTED_SECONDS = 10_000.0, 5.0
 #: How many times the jobs that can end are queued.
 RESERVE = 1.2
 MEASURED_TYPE = """
@@ -100,7 +112,9 @@ def seconds(size: Size) -> float:
     ]
     counts = len(plan.workers) + len(plan.apis) + 1
     starts = WORKER_SECONDS * max(plan.workers) + API_SECONDS * len(plan.apis)
-    return 12 + 4 * (OPEN_SECONDS + sum(each)) + starts + counts * (2 * plan.seconds + 4) + 12
+    celery = OPEN_SECONDS + STARTED_SECONDS + 3 * (plan.seconds + plan.warm_seconds)
+    grown = starts + counts * (2 * plan.seconds + 4)
+    return 12 + 4 * (OPEN_SECONDS + sum(each)) + celery + grown + 12
 
 
 def run(context: RunContext) -> Report:
@@ -142,6 +156,7 @@ class Run:
             rows(engine, MEASURED_TYPE, type=type_name(ms), pool=POOL, seconds=ms / 1000)
         for who in (ours, *peers):
             self._take_turn(who)
+        self._drain_celery(peers[0])
         self._grow_workers(engine)
         self._simulate(engine)
         self._grow_api()
@@ -173,6 +188,27 @@ class Run:
     def _await_worker(self, who: Contender) -> None:
         """The cost of jobs before a worker has started is that of its start."""
         steady(who, "peer.nap", 0, self._plan.rates[-1], 0.0, self._plan.warm_seconds)
+
+    def _drain_celery(self, celery: Celery) -> None:
+        """What Fairline's full queue is judged by: how quick the machine is does not matter."""
+        plan = self._plan
+        self._context.step("plain Celery: a full queue")
+        celery.slots = SLOTS
+        celery.open()
+        warm = 2 * plan.warm_seconds + STARTED_SECONDS
+        jobs = round(SLOTS * 1000 / QUEUED_MS * (warm + plan.seconds))
+        requests = [celery.single("peer.nap", number, QUEUED_MS) for number in range(jobs)]
+        pulse(celery.port, requests, MOST_RATE, CLIENTS)
+        # The API takes no part in it, as with Fairline.
+        celery.fleet.kill(*celery.parts["API"])
+        celery.work()
+        done = celery.count_from_now()
+        until(lambda: done() > 0, STALL_SECONDS, "plain Celery's worker")
+        time.sleep(2 * plan.warm_seconds)
+        with self._context.watch("plain Celery: 50-ms jobs, full queue", core_gauges(celery)):
+            self._found.celery = measure(celery, QUEUED_MS, 0.0, plan.seconds)
+        celery.close()
+        celery.forget()
 
     def _grow_workers(self, engine: Engine) -> None:
         """Workers are added, never replaced; each number of them has a full queue."""

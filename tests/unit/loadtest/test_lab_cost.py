@@ -51,6 +51,7 @@ def measured() -> Measured:
               waited(n), 200.0 * n, 500)
         for n in (1, 2, 4, 8)
     ]  # fmt: skip
+    found.celery = replace(full, name="plain Celery", cores={"workers": 0.5, "RabbitMQ": 0.2})
     large = replace(full, ms=1500, rate=498.0, cores={k: 2.5 * v for k, v in CORES.items()})
     found.simulated = Grown(1, large, waited(), 500.0, 700)
     accepted = Cost("Fairline", 50, 0.0, 3000.0, {"API": 1.0, "scheduler": 0.01, "PostgreSQL": 0.6})
@@ -116,7 +117,8 @@ def test_a_run_that_keeps_every_bar_passes() -> None:
     report = judge(measured(), Size.FULL)
     assert report.passed, [bar for bar in report.bars if not bar.passed]
     claims = {bar.claim: bar.measured for bar in report.bars}
-    assert claims["50-ms job, full queue, all but PostgreSQL"] == pytest.approx(0.5)
+    assert claims["50-ms job, full queue, all but PostgreSQL, of plain Celery's"] == 0.5 / 3.5
+    assert claims["50-ms job, full queue, PostgreSQL, of it"] == pytest.approx(0.25 / 3.5)
     assert claims["1500-ms job, full queue, of 500/s"] == pytest.approx(0.996)
     assert claims["50-ms job at 100/s, of plain Celery's"] == pytest.approx(0.5)
     assert claims["backends that wait for a lock, on average"] == pytest.approx(0.08)
@@ -130,7 +132,7 @@ def test_what_a_core_of_scheduler_and_postgresql_can_do_is_reported() -> None:
     assert "2,222 jobs per second and core" in said
 
 
-@pytest.mark.parametrize("what", ["dear", "slow", "empty", "locked", "grown", "lost"])
+@pytest.mark.parametrize("what", ["dear", "slow", "alone", "empty", "locked", "grown", "lost"])
 def test_one_figure_beyond_its_bar_fails_the_run(what: str) -> None:
     found = measured()
     first, last = found.workers[0], found.workers[-1]
@@ -138,6 +140,8 @@ def test_one_figure_beyond_its_bar_fails_the_run(what: str) -> None:
         found.workers[0] = replace(first, cost=replace(first.cost, cores={"Flower": 1.0}))
     elif what == "slow":
         found.workers[0] = replace(first, cost=replace(first.cost, rate=190.0))
+    elif what == "alone":
+        found.celery = None
     elif what == "empty":
         found.workers[-1] = replace(last, left=0)
     elif what == "locked":
