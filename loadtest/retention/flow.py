@@ -1,0 +1,140 @@
+"""Jobs on their way: what each part costs PostgreSQL, and how long the parts take meanwhile.
+
+Jobs are admitted, dispatched, claimed and settled by the product's own statements, at a steady rate
+by the clock, so that statements are planned as often as they would be.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from sqlalchemy import Engine
+
+from loadtest.figures import cpu_seconds, percentile
+from loadtest.fleet import database, rows
+from loadtest.snapshot import GROUP, PARTS, Bench, Session
+from models.jobs.settle import Ending
+from models.jobs.states import JobStatus
+
+#: No statement is given up.
+STATEMENT_SECONDS = 7_200.0
+#: Turns before the measurement: the first ones meet cold buffers and statements without a plan.
+WARM_TURNS = 50
+PAYLOAD = f'{{"candidate": "somebody", "role": "engineer", "text": "{"0123456789abcdef" * 33}"}}'
+RESULT = f'{{"score": 87.5, "rationale": "{"0123456789abcdef" * 8}"}}'
+SUCCESS = Ending(JobStatus.SUCCEEDED, tries_spent=1, result=RESULT)
+#: Parts that the bar is about: what every job needs.
+OF_EACH = ("admit", "dispatch", "claim", "settle")
+
+READ_WAL = "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn AS bytes"
+
+
+class TimedSession(Session):
+    """A session that also notes how long its calls took, in milliseconds."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.took: list[float] = []
+
+    def measured(self, call: Callable[[], object]) -> None:
+        began = time.perf_counter()
+        super().measured(call)
+        self.took.append((time.perf_counter() - began) * 1e3)
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """A stretch of load."""
+
+    jobs: int
+    seconds: float
+    #: CPU time of the sessions per job, in microseconds, by part.
+    cost: dict[str, float]
+    #: Milliseconds of each dispatch, and of each turn: a group from its admission to its end.
+    dispatches: list[float] = field(repr=False)
+    turns: list[float] = field(repr=False)
+    #: CPU time of the whole server, in seconds, and bytes of its log.
+    server_cpu: float
+    wal: int
+
+    @property
+    def per_job(self) -> float:
+        """CPU time of what every job needs, in microseconds."""
+        return sum(self.cost[part] for part in OF_EACH)
+
+    def figures(self) -> dict[str, float]:
+        """What the report has of it."""
+        found = {"jobs": self.jobs, "per_second": self.jobs / self.seconds, **self.cost}
+        for name, values in (("turn", self.turns), ("dispatch", self.dispatches)):
+            shares = {"p50": 0.5, "p99": 0.99, "max": 1.0}
+            found |= {f"{name}_{key}_ms": percentile(values, of) for key, of in shares.items()}
+        cpu, wal = self.server_cpu / self.jobs * 1e6, self.wal / self.jobs
+        return {**found, "server_cpu": cpu, "wal_bytes": wal}
+
+
+class Load:
+    """A steady load on one database."""
+
+    def __init__(
+        self, sessions: dict[str, TimedSession], pids: Sequence[int], per_second: float
+    ) -> None:
+        self._sessions, self._pids = sessions, pids
+        self._every = GROUP / per_second
+        self.bench = Bench(sessions, per_second=per_second, payload=PAYLOAD, ending=SUCCESS)
+        for _ in range(WARM_TURNS):
+            self.bench.turn()
+
+    def run(self, seconds: float, busy: Callable[[], bool] = lambda: False) -> Flow:
+        """Load for so long, and then for as long as something else is ``busy``."""
+        for session in self._sessions.values():
+            session.take()
+            session.took.clear()
+        began, jobs, turns = time.monotonic(), 0, list[float]()
+        cpu, wal = cpu_seconds(self._pids), self._read_wal()
+        due = began
+        while busy() or time.monotonic() < began + seconds:
+            time.sleep(max(0.0, due - time.monotonic()))
+            # Behind the clock it does not catch up: that would be another load.
+            due = max(due + self._every, time.monotonic())
+            turned = time.perf_counter()
+            jobs += self.bench.turn()
+            turns.append((time.perf_counter() - turned) * 1e3)
+        jobs = max(1, jobs)
+        return Flow(
+            jobs,
+            time.monotonic() - began,
+            {part: session.take() / jobs for part, session in self._sessions.items()},
+            list(self._sessions["dispatch"].took),
+            turns,
+            cpu_seconds(self._pids) - cpu,
+            self._read_wal() - wal,
+        )
+
+    def _read_wal(self) -> int:
+        return int(rows(self._sessions["fold"].engine, READ_WAL)[0].bytes)
+
+
+@contextmanager
+def loaded(url: str, pids: Sequence[int], per_second: float) -> Iterator[Load]:
+    """A load whose first turns are over; ``pids``: the server's."""
+    with ExitStack() as stack:
+        sessions = {
+            part: TimedSession(stack.enter_context(database(url, STATEMENT_SECONDS)))
+            for part in PARTS
+        }
+        load = Load(sessions, pids, per_second)
+        yield load
+        load.bench.leader.resign()
+
+
+def ratio(part: str, of: Flow, to: Flow) -> float:
+    """What a part costs more; it may have cost nothing in a short run."""
+    return of.cost[part] / max(to.cost[part], 0.1)
+
+
+def mean_ratio(of: Flow, to: Flow) -> float:
+    return fmean([of.per_job]) / max(to.per_job, 0.1)
