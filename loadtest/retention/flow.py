@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from statistics import fmean
 
 from sqlalchemy import Engine
 
@@ -129,12 +128,3 @@ def loaded(url: str, pids: Sequence[int], per_second: float) -> Iterator[Load]:
         load = Load(sessions, pids, per_second)
         yield load
         load.bench.leader.resign()
-
-
-def ratio(part: str, of: Flow, to: Flow) -> float:
-    """What a part costs more; it may have cost nothing in a short run."""
-    return of.cost[part] / max(to.cost[part], 0.1)
-
-
-def mean_ratio(of: Flow, to: Flow) -> float:
-    return fmean([of.per_job]) / max(to.per_job, 0.1)

@@ -89,8 +89,7 @@ def divide(engine: Engine, made: Sequence[Span]) -> None:
 
 def divide_table(connection: Connection, table: str, key: str) -> str:
     """Replace a table by one without partitions yet; their storage parameters."""
-    asked = {"table": table}
-    found = connection.exec_driver_sql(READ_OPTIONS, asked).scalar_one()
+    asked, options = {"table": table}, options_of(connection, table)
     indexes = connection.exec_driver_sql(READ_INDEXES, asked).all()
     triggers = connection.exec_driver_sql(READ_TRIGGERS, asked).all()
     connection.exec_driver_sql(f"ALTER TABLE {table} RENAME TO {table}_whole")
@@ -104,6 +103,12 @@ def divide_table(connection: Connection, table: str, key: str) -> str:
         connection.exec_driver_sql(key_of(table, key, index) if index.is_key else index.made)
     for trigger in triggers:
         connection.exec_driver_sql(trigger.made)
+    return options
+
+
+def options_of(connection: Connection, table: str) -> str:
+    """Its storage parameters, as SQL."""
+    found = connection.exec_driver_sql(READ_OPTIONS, {"table": table}).scalar_one()
     return f" WITH ({', '.join(found)})" if found else ""
 
 

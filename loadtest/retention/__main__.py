@@ -1,0 +1,184 @@
+"""``make retention``: twenty million finished jobs on disk, and how they are best retired.
+
+Starts a PostgreSQL of its own and measures, first on empty tables and then on full ones, what a job
+costs from its admission to its end, what pages of the console and polls cost, and what it takes to
+retire the oldest jobs under load: by the product's batches of deletes, and by dropping partitions
+of the same tables divided by time. One layout is on disk at a time; the data is deleted at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from rich.console import Console
+
+from app.stack.postgres import EmbeddedPostgres
+from app.stack.services import Running, running
+from loadtest.fleet import database, migrated
+from loadtest.report import Report, Screen, command
+from loadtest.retention.flow import STATEMENT_SECONDS, loaded
+from loadtest.retention.judge import Empty, Full, judge
+from loadtest.retention.layout import DAYS, Layout, divide, spans
+from loadtest.retention.reads import measure_reads
+from loadtest.retention.retire import DELETES, DROPS, REPLACES, retire
+from loadtest.retention.rows import FILLING, VACUUM, check_space, fill, prepare, run
+from loadtest.retention.tables import count_jobs, read_tables
+
+JOBS = 20_000_000
+#: The youngest generated job is this old: its end is in the past.
+YOUNGEST = timedelta(minutes=1)
+#: A migrated database that the others are copies of.
+TEMPLATE = "retention_migrated"
+PLAIN = Layout("one table")
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured."""
+
+    jobs: int
+    tenants: int = 1_000
+    #: Of load, in each stretch.
+    seconds: float = 30.0
+    per_second: float = 250.0
+    #: Of every read.
+    calls: int = 10
+
+
+QUICK = Size(500_000, seconds=8.0, calls=5)
+
+
+@contextmanager
+def server(home: Path, filling: bool = False) -> Iterator[Running[EmbeddedPostgres]]:
+    """The server of the run, with the product's settings or with those for filling."""
+    service = EmbeddedPostgres(home, FILLING if filling else None)
+    # It may have to recover what was not written at its last stop.
+    with running(service, home / "logs", seconds=300.0) as started:
+        yield started
+
+
+def layouts(chosen: str, days: int) -> list[Layout]:
+    divided = Layout(f"a partition per {'day' if days == 1 else f'{days} days'}", days)
+    return {"plain": [PLAIN], "partitioned": [divided]}.get(chosen, [PLAIN, divided])
+
+
+def create(service: EmbeddedPostgres, layout: Layout, until: datetime, tenants: int) -> str:
+    """A database of this layout without a job; its URL."""
+    service.drop_database(layout.database)
+    service.create_database(layout.database, template=TEMPLATE)
+    url = service.url(layout.database)
+    with database(url, STATEMENT_SECONDS) as engine:
+        if layout.days:
+            divide(engine, spans(until, layout.days))
+        prepare(engine, tenants)
+    return url
+
+
+def measure_empty(
+    started: Running[EmbeddedPostgres], layout: Layout, until: datetime, size: Size
+) -> Empty:
+    """Costs on tables with no jobs but those of the measurement."""
+    url = create(started.service, layout, until, size.tenants)
+    pids = [child.pid for child in started.children]
+    with loaded(url, pids, size.per_second) as load:
+        flow = load.run(size.seconds)
+    with database(url, STATEMENT_SECONDS) as engine:
+        run(engine, VACUUM)
+        tables, jobs = read_tables(engine), count_jobs(engine, until, until + timedelta(1))
+    reads = measure_reads(url, size.calls)
+    started.service.drop_database(layout.database)
+    return Empty(layout, flow, reads, tables, jobs)
+
+
+def measure_full(
+    started: Running[EmbeddedPostgres],
+    layout: Layout,
+    until: datetime,
+    size: Size,
+    span_days: int,
+    screen: Screen,
+) -> Full:
+    """Costs on full tables, and then of retiring the oldest jobs."""
+    url = started.service.url(layout.database)
+    with database(url, STATEMENT_SECONDS) as engine:
+        tables = read_tables(engine)
+    done = screen.task(f"{layout.name}: measuring", 4)
+    pids = [child.pid for child in started.children]
+    oldest, second, *_ = spans(until, span_days)
+    with loaded(url, pids, size.per_second) as load:
+        flow = load.run(size.seconds)
+        done(1)
+        reads = measure_reads(url, size.calls)
+        done(2)
+        first = DROPS if layout.days else DELETES
+        retired = [retire(load, url, flow, oldest, until, first)]
+        done(3)
+        if layout.days:
+            retired.append(retire(load, url, flow, second, until, REPLACES))
+        done(4)
+    return Full(layout, flow, reads, tables, retired)
+
+
+def measure(home: Path, chosen: Sequence[Layout], size: Size, keep: bool, screen: Screen) -> Report:
+    """Everything, on a server below ``home``."""
+    until = (datetime.now(UTC) - YOUNGEST).replace(microsecond=0)
+    check_space(home, size.jobs)
+    # The number of partitions is what an empty table shows.
+    weekly = [Layout("a partition per week", 7)] if any(each.days == 1 for each in chosen) else []
+    with server(home) as started:
+        migrated(started.service, TEMPLATE)
+        every = [*chosen[:1], *weekly, *chosen[1:]] if chosen[0] is PLAIN else [*weekly, *chosen]
+        empty = [
+            measure_empty(started, every[number], until, size)
+            for number in screen.steps("empty tables", len(every))
+        ]
+    span_days = max([1, *(each.days for each in chosen)])
+    full = []
+    for layout in chosen:
+        with server(home, filling=True) as started:
+            url = create(started.service, layout, until, size.tenants)
+            with database(url, STATEMENT_SECONDS) as engine:
+                fill(engine, size.jobs, size.tenants, until, screen)
+        os.sync()
+        with server(home) as started:
+            full.append(measure_full(started, layout, until, size, span_days, screen))
+            if not keep or layout is not chosen[-1]:
+                started.service.drop_database(layout.database)
+    return judge(empty, full, size.jobs)
+
+
+def run_chosen(asked: argparse.Namespace, console: Console) -> Report:
+    # As an end of the command, so that what is on disk is deleted.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    size = replace(QUICK, jobs=min(asked.jobs, QUICK.jobs)) if asked.quick else Size(asked.jobs)
+    if not 1 <= asked.days <= DAYS // 2:
+        raise SystemExit(f"--days must be between 1 and {DAYS // 2}")
+    chosen = layouts(asked.layout or "both", asked.days)
+    with Screen(console) as screen:
+        if asked.keep:
+            home = Path(asked.keep)
+            home.mkdir(parents=True, exist_ok=True)
+            return measure(home, chosen, size, True, screen)
+        with tempfile.TemporaryDirectory(prefix="fairline-retention-") as folder:
+            return measure(Path(folder), chosen, size, False, screen)
+
+
+FLAGS = (
+    ("--jobs", JOBS, "finished jobs on disk; 20 million need 46 GB"),
+    ("--layout", ("plain", "partitioned", "both"), "one table, partitions by time, or both (both)"),
+    ("--days", 1, "days of a partition"),
+    ("--quick", False, "500,000 jobs at most, and shorter measurements, for a first look"),
+    ("--keep", "", "a folder for the data of the last layout, which is not deleted then"),
+)
+
+if __name__ == "__main__":
+    sys.exit(command("python -m loadtest.retention", __doc__, run_chosen, *FLAGS))
