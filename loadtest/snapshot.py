@@ -135,10 +135,7 @@ class Bench:
         """One group; how many jobs ended."""
         self._now += self._turn_seconds
         if self._now >= self._report_due:
-            self._report_due = self._now + PRESENCE_SECONDS
-            self.leader.run_once(self._now)
-            presence = Presence("worker", "worker", ["short"], slots=SLOTS)
-            announce(self._sessions["claim"].engine, presence)
+            self.report()
         self._measured("admit", self._admit)
         for name, role in self._roles.items():
             if self._now >= role.due:
@@ -150,6 +147,13 @@ class Bench:
         for first in range(0, len(refs), GROUP):
             self._finish(tuple(refs[first : first + GROUP]))
         return len(refs)
+
+    def report(self) -> None:
+        """Renew the leader's lease, and report the worker."""
+        self._report_due = self._now + PRESENCE_SECONDS
+        self.leader.run_once(self._now)
+        presence = Presence("worker", "worker", ["short"], slots=SLOTS)
+        announce(self._sessions["claim"].engine, presence)
 
     def _measured(self, part: str, call: Callable[[Engine], object]) -> None:
         session = self._sessions[part]

@@ -89,6 +89,7 @@ class Load:
 
     def run(self, seconds: float, busy: Callable[[], bool] = lambda: False) -> Flow:
         """Load for so long, and then for as long as something else is ``busy``."""
+        self.bench.report()  # it may have been silent for long
         for session in self._sessions.values():
             session.take()
             session.took.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 from sqlalchemy import Connection, Engine
@@ -108,13 +109,12 @@ def measure_reads(url: str, calls: int) -> list[ReadCost]:
                 read(connection)
 
         reads: dict[str, Callable[[], object]] = {
-            name: lambda read=read: page(read)  # type: ignore[misc]
-            for name, read in PAGES.items()
+            name: partial(page, read) for name, read in PAGES.items()
         }
         for name, statement in (("poll, a new job", NEWEST), ("poll, an old job", OLDEST)):
             ids = [row.id for row in rows(engine, statement, most=POLLED)]
             reads[name] = polls(engine, ids)
-        reads["feed of a tenant"] = lambda: feed(engine)
+        reads["feed of a tenant"] = partial(feed, engine)
         return [cost_of(session, name, read, calls) for name, read in reads.items()]
 
 

@@ -131,6 +131,7 @@ def retire(load: Load, url: str, before: Flow, span: Span, until: datetime, way:
         staying = count_jobs(engine, span.since, span.until, COUNT_DEAD) if way.keeps_dead else 0
         all_jobs = count_jobs(engine, span.since, until)
         earlier = read_total(engine)
+        load.bench.report()  # only a leader retires
         leader = load.bench.leader
         task = thread.submit(timed, lambda: way.act(engine, leader, span, way.keeps_dead))
         during = load.run(LOAD_SECONDS, busy=lambda: not task.done())

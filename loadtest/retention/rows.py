@@ -119,7 +119,7 @@ ADD_APPLICATIONS = """
 """
 ADD_EVENTS = """
     INSERT INTO events (tenant_id, kind, job_id, detail, at)
-    SELECT tenant_id, 'job_replayed', id, '{"by": "operator"}', at FROM made WHERE place = 99
+    SELECT tenant_id, 'job_replayed', id, '{"by": "operator"}'::json, at FROM made WHERE place = 99
 """
 FILL = f"""
     WITH made AS MATERIALIZED ({MADE}), job AS ({ADD_JOBS}), attempt AS ({ADD_ATTEMPTS}),
