@@ -124,12 +124,16 @@ def exact(retired: Sequence[Retired]) -> list[Bar]:
 
 def flow_table(scenes: Sequence[Measured]) -> Table:
     columns: dict[str, str | Callable[[Any], str]] = {"tables": "{.name}"}
-    columns |= {part: (lambda one, part=part: f"{one.flow.cost[part]:.0f}") for part in PARTS}
+    columns |= {part: partial(cost, part) for part in PARTS}
     columns["of each job"] = "{.flow.per_job:.0f}"
     for name in ("turn_p50_ms", "turn_p99_ms", "wal_bytes"):
         heading = name.replace("_ms", ", ms").replace("_", " ")
         columns[heading] = partial(figure, name)
     return table("CPU time of PostgreSQL per job, in µs", columns, scenes)
+
+
+def cost(part: str, one: Measured) -> str:
+    return f"{one.flow.cost[part]:.0f}"
 
 
 def figure(name: str, one: Measured) -> str:

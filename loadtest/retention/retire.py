@@ -101,15 +101,18 @@ class Retired:
 
     @property
     def cpu(self) -> float:
-        """CPU time of the server per job retired, beyond that of the load, in microseconds."""
+        """CPU time of the server per job retired, beyond that of the load, in microseconds.
+
+        Below 0 if the load cost more before, by chance; the same holds for the log.
+        """
         usual = self.before.server_cpu / self.before.jobs * self.during.jobs
-        return max(0.0, self.during.server_cpu - usual) / max(1, self.jobs) * 1e6
+        return (self.during.server_cpu - usual) / max(1, self.jobs) * 1e6
 
     @property
     def wal(self) -> float:
         """Bytes of the log per job retired, beyond those of the load."""
         usual = self.before.wal / self.before.jobs * self.during.jobs
-        return max(0.0, self.during.wal - usual) / max(1, self.jobs)
+        return (self.during.wal - usual) / max(1, self.jobs)
 
     def figures(self) -> dict[str, Any]:
         """What the report has of it."""

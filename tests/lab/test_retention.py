@@ -49,7 +49,7 @@ def test_both_layouts_are_measured_and_retire_the_jobs_that_are_due(tmp_path: Pa
     ]
     assert all(flow["jobs"] > 0 < flow["dispatch"] for flow in flows.values())
     for each in report.data["retired"]:
-        assert each["during"]["jobs"] > 0 < each["wal"]
+        assert each["during"]["jobs"] > 0 < each["during"]["wal_bytes"]
     for reads in report.data["reads"].values():
         assert len(reads) == 10 and all(read["cpu_milliseconds"] > 0 for read in reads)
     full = report.data["tables"]["one table, full"]
