@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -39,6 +40,9 @@ YOUNGEST = timedelta(minutes=1)
 #: A migrated database that the others are copies of.
 TEMPLATE = "retention_migrated"
 PLAIN = Layout("one table")
+#: Of partitions that are tried on empty tables only, for what their number costs. As many as of
+#: three days in a month are needed for a week of jobs and a partition per day.
+OTHER_DAYS = (7, 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +70,18 @@ def server(home: Path, filling: bool = False) -> Iterator[Running[EmbeddedPostgr
         yield started
 
 
+def divided(days: int) -> Layout:
+    return Layout(f"a partition per {'day' if days == 1 else f'{days} days'}", days)
+
+
 def layouts(chosen: str, days: int) -> list[Layout]:
-    divided = Layout(f"a partition per {'day' if days == 1 else f'{days} days'}", days)
-    return {"plain": [PLAIN], "partitioned": [divided]}.get(chosen, [PLAIN, divided])
+    return {"plain": [PLAIN], "partitioned": [divided(days)]}.get(chosen, [PLAIN, divided(days)])
+
+
+def with_others(chosen: Sequence[Layout]) -> list[Layout]:
+    """With those of other numbers of partitions, if there are any: fewer partitions first."""
+    more = [divided(days) for days in OTHER_DAYS] if any(each.days for each in chosen) else []
+    return sorted({*chosen, *more}, key=lambda each: -each.days or -DAYS)
 
 
 def create(service: EmbeddedPostgres, layout: Layout, until: datetime, tenants: int) -> str:
@@ -132,11 +145,9 @@ def measure(home: Path, chosen: Sequence[Layout], size: Size, keep: bool, screen
     """Everything, on a server below ``home``."""
     until = (datetime.now(UTC) - YOUNGEST).replace(microsecond=0)
     check_space(home, size.jobs)
-    # The number of partitions is what an empty table shows.
-    weekly = [Layout("a partition per week", 7)] if any(each.days == 1 for each in chosen) else []
     with server(home) as started:
         migrated(started.service, TEMPLATE)
-        every = [*chosen[:1], *weekly, *chosen[1:]] if chosen[0] is PLAIN else [*weekly, *chosen]
+        every = with_others(chosen)
         empty = [
             measure_empty(started, every[number], until, size)
             for number in screen.steps("empty tables", len(every))
@@ -144,13 +155,16 @@ def measure(home: Path, chosen: Sequence[Layout], size: Size, keep: bool, screen
     span_days = max([1, *(each.days for each in chosen)])
     full = []
     for layout in chosen:
+        began = time.monotonic()
         with server(home, filling=True) as started:
             url = create(started.service, layout, until, size.tenants)
             with database(url, STATEMENT_SECONDS) as engine:
                 fill(engine, size.jobs, size.tenants, until, screen)
         os.sync()
+        took = time.monotonic() - began
         with server(home) as started:
-            full.append(measure_full(started, layout, until, size, span_days, screen))
+            found = measure_full(started, layout, until, size, span_days, screen)
+            full.append(replace(found, fill_seconds=took))
             if not keep or layout is not chosen[-1]:
                 started.service.drop_database(layout.database)
     return judge(empty, full, size.jobs)

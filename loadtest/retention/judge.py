@@ -45,6 +45,8 @@ class Full:
     reads: Sequence[ReadCost]
     tables: Sequence[TableFigures]
     retired: Sequence[Retired]
+    #: How long it took to make the rows.
+    fill_seconds: float = 0.0
 
     @property
     def name(self) -> str:
@@ -204,7 +206,11 @@ def notes(empty: Sequence[Empty], full: Sequence[Full], jobs: int) -> list[str]:
     found = [
         "A turn is a group of ten jobs from its admission to its end. CPU times are those of the"
         " sessions that the part uses; of retiring, of the whole server beyond the usual cost of"
-        " the load. Rows are inserted as ended: no update has made their tables larger."
+        " the load. Dead rows are also those of the load. Rows are inserted as ended: no update"
+        " has made their tables larger.",
+        "Filled in "
+        + ", ".join(f"{each.fill_seconds / 60:.1f} min ({each.layout.name})" for each in full)
+        + ".",
     ]
     for one, other in pairs(empty, full):
         left, made = (indexes_of_jobs(each.tables) for each in (one, other))

@@ -42,7 +42,8 @@ def test_both_layouts_are_measured_and_retire_the_jobs_that_are_due(tmp_path: Pa
     flows = report.data["flows"]
     assert list(flows) == [
         "one table, empty",
-        "a partition per week, empty",
+        "a partition per 7 days, empty",
+        "a partition per 3 days, empty",
         "a partition per day, empty",
         "one table, full",
         "a partition per day, full",
