@@ -124,7 +124,7 @@ def measure_full(
     url = started.service.url(layout.database)
     with database(url, STATEMENT_SECONDS) as engine:
         tables = read_tables(engine)
-    done = screen.task(f"{layout.name}: measuring", 4)
+    done = screen.task(f"{layout.name}: measuring", 5)
     pids = [child.pid for child in started.children]
     oldest, second, *_ = spans(until, span_days)
     with loaded(url, pids, size.per_second) as load:
@@ -138,7 +138,9 @@ def measure_full(
         if layout.days:
             retired.append(retire(load, url, flow, second, until, REPLACES))
         done(4)
-    return Full(layout, flow, reads, tables, retired)
+        after = load.run(size.seconds)
+        done(5)
+    return Full(layout, flow, reads, tables, retired, after)
 
 
 def measure(home: Path, chosen: Sequence[Layout], size: Size, keep: bool, screen: Screen) -> Report:

@@ -29,7 +29,10 @@ SUCCESS = Ending(JobStatus.SUCCEEDED, tries_spent=1, result=RESULT)
 #: Parts that the bar is about: what every job needs.
 OF_EACH = ("admit", "dispatch", "claim", "settle")
 
-READ_WAL = "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn AS bytes"
+#: The second: whole pages in it, each with its first change after a checkpoint.
+READ_WAL = """
+    SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn AS bytes, wal_fpi AS pages FROM pg_stat_wal
+"""
 
 
 class TimedSession(Session):
@@ -56,9 +59,10 @@ class Flow:
     #: Milliseconds of each dispatch, and of each turn: a group from its admission to its end.
     dispatches: list[float] = field(repr=False)
     turns: list[float] = field(repr=False)
-    #: CPU time of the whole server, in seconds, and bytes of its log.
+    #: CPU time of the whole server, in seconds, and bytes of its log with the whole pages in it.
     server_cpu: float
     wal: int
+    wal_pages: int
 
     @property
     def per_job(self) -> float:
@@ -72,7 +76,8 @@ class Flow:
             shares = {"p50": 0.5, "p99": 0.99, "max": 1.0}
             found |= {f"{name}_{key}_ms": percentile(values, of) for key, of in shares.items()}
         cpu, wal = self.server_cpu / self.jobs * 1e6, self.wal / self.jobs
-        return {**found, "server_cpu": cpu, "wal_bytes": wal}
+        pages = self.wal_pages / self.jobs
+        return {**found, "server_cpu": cpu, "wal_bytes": wal, "wal_pages": pages}
 
 
 class Load:
@@ -94,7 +99,7 @@ class Load:
             session.take()
             session.took.clear()
         began, jobs, turns = time.monotonic(), 0, list[float]()
-        cpu, wal = cpu_seconds(self._pids), self._read_wal()
+        cpu, (wal, pages) = cpu_seconds(self._pids), self._read_wal()
         due = began
         while busy() or time.monotonic() < began + seconds:
             time.sleep(max(0.0, due - time.monotonic()))
@@ -103,7 +108,7 @@ class Load:
             turned = time.perf_counter()
             jobs += self.bench.turn()
             turns.append((time.perf_counter() - turned) * 1e3)
-        jobs = max(1, jobs)
+        jobs, (wal_now, pages_now) = max(1, jobs), self._read_wal()
         return Flow(
             jobs,
             time.monotonic() - began,
@@ -111,11 +116,13 @@ class Load:
             list(self._sessions["dispatch"].took),
             turns,
             cpu_seconds(self._pids) - cpu,
-            self._read_wal() - wal,
+            wal_now - wal,
+            pages_now - pages,
         )
 
-    def _read_wal(self) -> int:
-        return int(rows(self._sessions["fold"].engine, READ_WAL)[0].bytes)
+    def _read_wal(self) -> tuple[int, int]:
+        [row] = rows(self._sessions["fold"].engine, READ_WAL)
+        return int(row.bytes), int(row.pages)
 
 
 @contextmanager

@@ -18,6 +18,13 @@ from loadtest.snapshot import PARTS
 #: What a job may cost on full tables, to what it costs on empty ones.
 MOST_RATIO = 1.3
 GIGABYTE = 1e9
+#: Further columns of the table of flows.
+OF_FLOWS = {
+    "turn p50, ms": "turn_p50_ms",
+    "turn p99, ms": "turn_p99_ms",
+    "log, bytes": "wal_bytes",
+    "whole pages in it": "wal_pages",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +52,8 @@ class Full:
     reads: Sequence[ReadCost]
     tables: Sequence[TableFigures]
     retired: Sequence[Retired]
+    #: The load after that.
+    after: Flow
     #: How long it took to make the rows.
     fill_seconds: float = 0.0
 
@@ -53,18 +62,31 @@ class Full:
         return f"{self.layout.name}, full"
 
 
+@dataclass(frozen=True, slots=True)
+class After:
+    """A layout after the oldest jobs were retired."""
+
+    layout: Layout
+    flow: Flow
+
+    @property
+    def name(self) -> str:
+        return f"{self.layout.name}, after retiring"
+
+
 Measured = Empty | Full
 
 
 def judge(empty: Sequence[Empty], full: Sequence[Full], jobs: int) -> Report:
     scenes: list[Measured] = [*empty, *full]
     retired = [each for one in full for each in one.retired]
+    flows = [*scenes, *(After(each.layout, each.after) for each in full)]
     return Report(
         "retention",
         f"{jobs:,} finished jobs on disk",
         findings=[*grown(empty, full), *map(sentence, retired)],
         tables=[
-            flow_table(scenes),
+            flow_table(flows),
             read_table(scenes),
             retired_table(retired),
             latency_table(retired),
@@ -74,7 +96,7 @@ def judge(empty: Sequence[Empty], full: Sequence[Full], jobs: int) -> Report:
         notes=notes(empty, full, jobs),
         data={
             "jobs": jobs,
-            "flows": {each.name: each.flow.figures() for each in scenes},
+            "flows": {each.name: each.flow.figures() for each in flows},
             "reads": {each.name: [asdict(read) for read in each.reads] for each in scenes},
             "retired": [each.figures() for each in retired],
             "tables": {each.name: [asdict(one) for one in each.tables] for each in scenes},
@@ -124,21 +146,20 @@ def exact(retired: Sequence[Retired]) -> list[Bar]:
     ]
 
 
-def flow_table(scenes: Sequence[Measured]) -> Table:
+def flow_table(flows: Sequence[Measured | After]) -> Table:
     columns: dict[str, str | Callable[[Any], str]] = {"tables": "{.name}"}
     columns |= {part: partial(cost, part) for part in PARTS}
     columns["of each job"] = "{.flow.per_job:.0f}"
-    for name in ("turn_p50_ms", "turn_p99_ms", "wal_bytes"):
-        heading = name.replace("_ms", ", ms").replace("_", " ")
+    for heading, name in OF_FLOWS.items():
         columns[heading] = partial(figure, name)
-    return table("CPU time of PostgreSQL per job, in µs", columns, scenes)
+    return table("CPU time of PostgreSQL per job, in µs", columns, flows)
 
 
-def cost(part: str, one: Measured) -> str:
+def cost(part: str, one: Measured | After) -> str:
     return f"{one.flow.cost[part]:.0f}"
 
 
-def figure(name: str, one: Measured) -> str:
+def figure(name: str, one: Measured | After) -> str:
     return f"{one.flow.figures()[name]:,.1f}"
 
 

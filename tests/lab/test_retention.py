@@ -47,6 +47,8 @@ def test_both_layouts_are_measured_and_retire_the_jobs_that_are_due(tmp_path: Pa
         "a partition per day, empty",
         "one table, full",
         "a partition per day, full",
+        "one table, after retiring",
+        "a partition per day, after retiring",
     ]
     assert all(flow["jobs"] > 0 < flow["dispatch"] for flow in flows.values())
     for each in report.data["retired"]:
