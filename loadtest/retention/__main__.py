@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,7 +26,7 @@ from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import Running, running
 from loadtest.fleet import database, migrated
 from loadtest.report import Report, Screen, command
-from loadtest.retention.flow import STATEMENT_SECONDS, loaded
+from loadtest.retention.flow import STATEMENT_SECONDS, loaded, take_turns
 from loadtest.retention.judge import Empty, Full, judge
 from loadtest.retention.layout import DAYS, Layout, divide, spans
 from loadtest.retention.reads import measure_reads
@@ -84,11 +84,14 @@ def with_others(chosen: Sequence[Layout]) -> list[Layout]:
     return sorted({*chosen, *more}, key=lambda each: -each.days or -DAYS)
 
 
-def create(service: EmbeddedPostgres, layout: Layout, until: datetime, tenants: int) -> str:
-    """A database of this layout without a job; its URL."""
-    service.drop_database(layout.database)
-    service.create_database(layout.database, template=TEMPLATE)
-    url = service.url(layout.database)
+def create(
+    service: EmbeddedPostgres, layout: Layout, until: datetime, tenants: int, *, beside: bool = True
+) -> str:
+    """A database of this layout without a job; its URL. ``beside``: it stays without."""
+    name = layout.database + "_empty" * beside
+    service.drop_database(name)
+    service.create_database(name, template=TEMPLATE)
+    url = service.url(name)
     with database(url, STATEMENT_SECONDS) as engine:
         if layout.days:
             divide(engine, spans(until, layout.days))
@@ -97,19 +100,21 @@ def create(service: EmbeddedPostgres, layout: Layout, until: datetime, tenants: 
 
 
 def measure_empty(
-    started: Running[EmbeddedPostgres], layout: Layout, until: datetime, size: Size
-) -> Empty:
-    """Costs on tables with no jobs but those of the measurement."""
-    url = create(started.service, layout, until, size.tenants)
+    started: Running[EmbeddedPostgres], every: Sequence[Layout], until: datetime, size: Size
+) -> list[Empty]:
+    """Costs on tables with no jobs but those of the measurement, of all layouts in turn."""
     pids = [child.pid for child in started.children]
-    with loaded(url, pids, size.per_second) as load:
-        flow = load.run(size.seconds)
-    with database(url, STATEMENT_SECONDS) as engine:
-        run(engine, VACUUM)
-        tables, jobs = read_tables(engine), count_jobs(engine, until, until + timedelta(1))
-    reads = measure_reads(url, size.calls)
-    started.service.drop_database(layout.database)
-    return Empty(layout, flow, reads, tables, jobs)
+    urls = [create(started.service, layout, until, size.tenants) for layout in every]
+    with ExitStack() as stack:
+        loads = [stack.enter_context(loaded(url, pids, size.per_second)) for url in urls]
+        flows = take_turns(loads, size.seconds)
+    found = []
+    for layout, url, flow in zip(every, urls, flows, strict=True):
+        with database(url, STATEMENT_SECONDS) as engine:
+            run(engine, VACUUM)
+            tables, jobs = read_tables(engine), count_jobs(engine, until, until + timedelta(1))
+        found.append(Empty(layout, flow, measure_reads(url, size.calls), tables, jobs))
+    return found
 
 
 def measure_full(
@@ -120,15 +125,19 @@ def measure_full(
     span_days: int,
     screen: Screen,
 ) -> Full:
-    """Costs on full tables, and then of retiring the oldest jobs."""
+    """Costs on full tables, in turn with those of empty ones, and of retiring the oldest jobs."""
     url = started.service.url(layout.database)
     with database(url, STATEMENT_SECONDS) as engine:
         tables = read_tables(engine)
     done = screen.task(f"{layout.name}: measuring", 5)
     pids = [child.pid for child in started.children]
     oldest, second, *_ = spans(until, span_days)
+    empty = [PLAIN, layout] if layout.days else [PLAIN]
+    others = [create(started.service, each, until, size.tenants) for each in empty]
     with loaded(url, pids, size.per_second) as load:
-        flow = load.run(size.seconds)
+        with ExitStack() as stack:
+            loads = [stack.enter_context(loaded(one, pids, size.per_second)) for one in others]
+            flow, *beside = take_turns([load, *loads], size.seconds)
         done(1)
         reads = measure_reads(url, size.calls)
         done(2)
@@ -140,7 +149,7 @@ def measure_full(
         done(4)
         after = load.run(size.seconds)
         done(5)
-    return Full(layout, flow, reads, tables, retired, after)
+    return Full(layout, flow, reads, tables, retired, after, dict(zip(empty, beside, strict=True)))
 
 
 def measure(home: Path, chosen: Sequence[Layout], size: Size, keep: bool, screen: Screen) -> Report:
@@ -149,17 +158,14 @@ def measure(home: Path, chosen: Sequence[Layout], size: Size, keep: bool, screen
     check_space(home, size.jobs)
     with server(home) as started:
         migrated(started.service, TEMPLATE)
-        every = with_others(chosen)
-        empty = [
-            measure_empty(started, every[number], until, size)
-            for number in screen.steps("empty tables", len(every))
-        ]
+        screen.task("empty tables", 1)
+        empty = measure_empty(started, with_others(chosen), until, size)
     span_days = max([1, *(each.days for each in chosen)])
     full = []
     for layout in chosen:
         began = time.monotonic()
         with server(home, filling=True) as started:
-            url = create(started.service, layout, until, size.tenants)
+            url = create(started.service, layout, until, size.tenants, beside=False)
             with database(url, STATEMENT_SECONDS) as engine:
                 fill(engine, size.jobs, size.tenants, until, screen)
         os.sync()

@@ -23,6 +23,10 @@ from models.jobs.states import JobStatus
 STATEMENT_SECONDS = 7_200.0
 #: Turns before the measurement: the first ones meet cold buffers and statements without a plan.
 WARM_TURNS = 50
+#: Turns after a pause, in which the lease was lost and lanes are looked for anew.
+RESUMED_TURNS = 5
+#: Loads take turns so often: other work of the machine is to disturb them alike.
+ROUNDS = 3
 PAYLOAD = f'{{"candidate": "somebody", "role": "engineer", "text": "{"0123456789abcdef" * 33}"}}'
 RESULT = f'{{"score": 87.5, "rationale": "{"0123456789abcdef" * 8}"}}'
 SUCCESS = Ending(JobStatus.SUCCEEDED, tries_spent=1, result=RESULT)
@@ -95,6 +99,8 @@ class Load:
     def run(self, seconds: float, busy: Callable[[], bool] = lambda: False) -> Flow:
         """Load for so long, and then for as long as something else is ``busy``."""
         self.bench.report()  # it may have been silent for long
+        for _ in range(RESUMED_TURNS):
+            self.bench.turn()
         for session in self._sessions.values():
             session.take()
             session.took.clear()
@@ -136,3 +142,24 @@ def loaded(url: str, pids: Sequence[int], per_second: float) -> Iterator[Load]:
         load = Load(sessions, pids, per_second)
         yield load
         load.bench.leader.resign()
+
+
+def take_turns(loads: Sequence[Load], seconds: float) -> list[Flow]:
+    """Each load for so long, in turn with the others."""
+    rounds = [[load.run(seconds / ROUNDS) for load in loads] for _ in range(ROUNDS)]
+    return [together(flows) for flows in zip(*rounds, strict=True)]
+
+
+def together(flows: Sequence[Flow]) -> Flow:
+    """Several stretches of a load as one."""
+    jobs = sum(flow.jobs for flow in flows)
+    return Flow(
+        jobs,
+        sum(flow.seconds for flow in flows),
+        {part: sum(flow.cost[part] * flow.jobs for flow in flows) / jobs for part in flows[0].cost},
+        [one for flow in flows for one in flow.dispatches],
+        [one for flow in flows for one in flow.turns],
+        sum(flow.server_cpu for flow in flows),
+        sum(flow.wal for flow in flows),
+        sum(flow.wal_pages for flow in flows),
+    )

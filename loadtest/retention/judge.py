@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from loadtest.report import Bar, Report, Table, at_most, table
 from loadtest.retention.flow import Flow
@@ -54,6 +54,8 @@ class Full:
     retired: Sequence[Retired]
     #: The load after that.
     after: Flow
+    #: Loads that took turns with that on the full tables: on the same, and on one table, empty.
+    beside: Mapping[Layout, Flow]
     #: How long it took to make the rows.
     fill_seconds: float = 0.0
 
@@ -62,16 +64,11 @@ class Full:
         return f"{self.layout.name}, full"
 
 
-@dataclass(frozen=True, slots=True)
-class After:
-    """A layout after the oldest jobs were retired."""
+class NamedFlow(NamedTuple):
+    """A line of the table of flows."""
 
-    layout: Layout
+    name: str
     flow: Flow
-
-    @property
-    def name(self) -> str:
-        return f"{self.layout.name}, after retiring"
 
 
 Measured = Empty | Full
@@ -80,11 +77,14 @@ Measured = Empty | Full
 def judge(empty: Sequence[Empty], full: Sequence[Full], jobs: int) -> Report:
     scenes: list[Measured] = [*empty, *full]
     retired = [each for one in full for each in one.retired]
-    flows = [*scenes, *(After(each.layout, each.after) for each in full)]
+    flows = [
+        *(NamedFlow(each.name, each.flow) for each in empty),
+        *(line for each in full for line in lines_of(each)),
+    ]
     return Report(
         "retention",
         f"{jobs:,} finished jobs on disk",
-        findings=[*grown(empty, full), *map(sentence, retired)],
+        findings=[*map(grown, full), *map(sentence, retired)],
         tables=[
             flow_table(flows),
             read_table(scenes),
@@ -92,11 +92,11 @@ def judge(empty: Sequence[Empty], full: Sequence[Full], jobs: int) -> Report:
             latency_table(retired),
             size_table(full, jobs),
         ],
-        bars=[*ratios(empty, full), *exact(retired)],
+        bars=[*ratios(full), *exact(retired)],
         notes=notes(empty, full, jobs),
         data={
             "jobs": jobs,
-            "flows": {each.name: each.flow.figures() for each in flows},
+            "flows": [{"name": each.name, **each.flow.figures()} for each in flows],
             "reads": {each.name: [asdict(read) for read in each.reads] for each in scenes},
             "retired": [each.figures() for each in retired],
             "tables": {each.name: [asdict(one) for one in each.tables] for each in scenes},
@@ -104,17 +104,23 @@ def judge(empty: Sequence[Empty], full: Sequence[Full], jobs: int) -> Report:
     )
 
 
-def pairs(empty: Sequence[Empty], full: Sequence[Full]) -> list[tuple[Empty, Full]]:
-    """Each full layout with the same one empty."""
-    return [(one, other) for other in full for one in empty if one.layout == other.layout]
-
-
-def grown(empty: Sequence[Empty], full: Sequence[Full]) -> list[str]:
-    return [
-        f"{one.layout.name}: a job costs PostgreSQL {other.flow.per_job:.0f} µs on full tables and"
-        f" {one.flow.per_job:.0f} on empty ones."
-        for one, other in pairs(empty, full)
+def lines_of(each: Full) -> list[NamedFlow]:
+    """Full tables, empty ones in turn with them, and full ones after retiring."""
+    beside = [
+        NamedFlow(f"in turn: {layout.name}, empty", flow) for layout, flow in each.beside.items()
     ]
+    after = NamedFlow(f"{each.layout.name}, after retiring", each.after)
+    return [NamedFlow(each.name, each.flow), *beside, after]
+
+
+def grown(each: Full) -> str:
+    others = ", ".join(
+        f"{flow.per_job:.0f} on empty ones ({layout.name})" for layout, flow in each.beside.items()
+    )
+    return (
+        f"{each.layout.name}: a job costs PostgreSQL {each.flow.per_job:.0f} µs on full tables,"
+        f" {others}, and {each.after.per_job:.0f} after retiring."
+    )
 
 
 def sentence(each: Retired) -> str:
@@ -125,16 +131,17 @@ def sentence(each: Retired) -> str:
     )
 
 
-def ratios(empty: Sequence[Empty], full: Sequence[Full]) -> list[Bar]:
+def ratios(full: Sequence[Full]) -> list[Bar]:
     """Of the product's own layout."""
     return [
         at_most(f"a job on full tables, {part}, to empty", of / max(to, 0.1), MOST_RATIO, " x")
-        for one, other in pairs(empty, full)
-        if not one.layout.days
+        for each in full
+        if not each.layout.days
+        for one, other in [(each.beside[each.layout], each.flow)]
         for part, of, to in (
-            ("all parts", other.flow.per_job, one.flow.per_job),
-            ("admit", other.flow.cost["admit"], one.flow.cost["admit"]),
-            ("dispatch", other.flow.cost["dispatch"], one.flow.cost["dispatch"]),
+            ("all parts", other.per_job, one.per_job),
+            ("admit", other.cost["admit"], one.cost["admit"]),
+            ("dispatch", other.cost["dispatch"], one.cost["dispatch"]),
         )
     ]
 
@@ -146,7 +153,7 @@ def exact(retired: Sequence[Retired]) -> list[Bar]:
     ]
 
 
-def flow_table(flows: Sequence[Measured | After]) -> Table:
+def flow_table(flows: Sequence[NamedFlow]) -> Table:
     columns: dict[str, str | Callable[[Any], str]] = {"tables": "{.name}"}
     columns |= {part: partial(cost, part) for part in PARTS}
     columns["of each job"] = "{.flow.per_job:.0f}"
@@ -155,11 +162,11 @@ def flow_table(flows: Sequence[Measured | After]) -> Table:
     return table("CPU time of PostgreSQL per job, in µs", columns, flows)
 
 
-def cost(part: str, one: Measured | After) -> str:
+def cost(part: str, one: NamedFlow) -> str:
     return f"{one.flow.cost[part]:.0f}"
 
 
-def figure(name: str, one: Measured | After) -> str:
+def figure(name: str, one: NamedFlow) -> str:
     return f"{one.flow.figures()[name]:,.1f}"
 
 
@@ -233,9 +240,10 @@ def notes(empty: Sequence[Empty], full: Sequence[Full], jobs: int) -> list[str]:
         + ", ".join(f"{each.fill_seconds / 60:.1f} min ({each.layout.name})" for each in full)
         + ".",
     ]
-    for one, other in pairs(empty, full):
+    for one, other in [(one, other) for one in empty for other in full]:
         left, made = (indexes_of_jobs(each.tables) for each in (one, other))
-        if not one.layout.days:
+        # Of partitions without a row the indexes take room, too.
+        if one.layout == other.layout and not one.layout.days:
             found.append(
                 f"Indexes of jobs take {made / jobs:.0f} bytes per generated job, and"
                 f" {left / max(1, one.jobs):.0f} per job that was run."

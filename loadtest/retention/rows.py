@@ -50,23 +50,23 @@ ADD_TENANTS = """
     FROM generate_series(1, %(tenants)s) AS number
 """
 #: A few tenants have most of the jobs. ``runs`` are those that ended; the last of a dead job failed
-#: too.
+#: too. Jobs of a kind are apart: rows without a result next to each other would leave room in their
+#: pages, which new rows of any day would take.
 MADE = f"""
-    SELECT number, at, hash, number %% 100 AS place,
+    SELECT number, at, hash, place,
            (lpad(to_hex(floor(extract(epoch FROM at) * 1000)::bigint), 12, '0') || '7'
             || substr(hash, 1, 3) || '8' || substr(hash, 4, 15))::uuid AS id,
            1 + floor(%(tenants)s
                * power(('x' || substr(hash, 20, 6))::bit(24)::int / 16777216.0, 3))::int
                AS tenant_id,
            1 + number / 100 %% 4 AS kind,
-           CASE WHEN number %% 100 < 2 THEN 'dead' WHEN number %% 100 = 2 THEN 'cancelled'
-                WHEN number %% 100 = 3 THEN 'expired' ELSE 'succeeded' END::job_status AS status,
-           CASE WHEN number %% 100 < 2 THEN 3 WHEN number %% 100 < 4 THEN 0
-                WHEN number %% 100 < 8 THEN 2 ELSE 1 END AS runs,
-           CASE WHEN number %% 100 < 2 THEN 3 WHEN number %% 100 BETWEEN 4 AND 7 THEN 1
-                ELSE 0 END AS failures
+           CASE WHEN place < 2 THEN 'dead' WHEN place = 2 THEN 'cancelled'
+                WHEN place = 3 THEN 'expired' ELSE 'succeeded' END::job_status AS status,
+           CASE WHEN place < 2 THEN 3 WHEN place < 4 THEN 0 WHEN place < 8 THEN 2 ELSE 1 END
+               AS runs,
+           CASE WHEN place < 2 THEN 3 WHEN place BETWEEN 4 AND 7 THEN 1 ELSE 0 END AS failures
     FROM generate_series(%(first)s, %(last)s) AS number, LATERAL (
-        SELECT md5(number::text) AS hash,
+        SELECT md5(number::text) AS hash, number * 37 %% 100 AS place,
                %(until)s::timestamptz
                    - (%(total)s - number + 1) * interval '{DAYS} days' / %(total)s AS at) AS of
 """
