@@ -50,8 +50,7 @@ ADD_TENANTS = """
     FROM generate_series(1, %(tenants)s) AS number
 """
 #: A few tenants have most of the jobs. ``runs`` are those that ended; the last of a dead job failed
-#: too. Jobs of a kind are apart: rows without a result next to each other would leave room in their
-#: pages, which new rows of any day would take.
+#: too.
 MADE = f"""
     SELECT number, at, hash, place,
            (lpad(to_hex(floor(extract(epoch FROM at) * 1000)::bigint), 12, '0') || '7'
@@ -70,14 +69,17 @@ MADE = f"""
                %(until)s::timestamptz
                    - (%(total)s - number + 1) * interval '{DAYS} days' / %(total)s AS at) AS of
 """
+#: Six rows of about 1,000 bytes fill a page as far as ``fillfactor`` goes. Were they shorter, each
+#: page would have room for one new row, which has no result yet, and every new job would be a whole
+#: page in the log. So what has no result has a longer payload instead.
 ADD_JOBS = """
     INSERT INTO jobs (id, tenant_id, type, pool, payload, status, priority, dependency, created_at,
                       dispatched_at, started_at, finished_at, attempt, lease, worker, slot_seconds,
                       error_class, error_message, result, ended_xid)
     SELECT id, tenant_id, (ARRAY['echo', 'sleep', 'score_application', 'count'])[kind],
            (ARRAY['short', 'medium', 'medium', 'long'])[kind],
-           ('{"candidate": "' || hash || '", "role": "engineer", "text": "' || repeat(hash, 16)
-            || '"}')::json,
+           ('{"candidate": "' || hash || '", "role": "engineer", "text": "'
+            || repeat(hash, CASE status WHEN 'succeeded' THEN 16 ELSE 24 END) || '"}')::json,
            status, 0, (ARRAY['', '', 'claude', ''])[kind], at,
            CASE WHEN runs > 0 THEN at + interval '20 ms' END,
            CASE WHEN runs > 0 THEN at + interval '1 s' END, at + interval '3 s', runs, runs,
@@ -85,7 +87,7 @@ ADD_JOBS = """
            CASE WHEN status = 'dead' THEN 'APP_ERROR' END,
            CASE WHEN status = 'dead' THEN 'the answer made no sense: ' || hash END,
            CASE WHEN status = 'succeeded'
-                THEN ('{"score": 87.5, "rationale": "' || repeat(hash, 4) || '"}')::json END,
+                THEN ('{"score": 87.5, "rationale": "' || repeat(hash, 6) || '"}')::json END,
            pg_current_xact_id()
     FROM made ORDER BY id
 """
@@ -111,10 +113,10 @@ ADD_APPLICATIONS = """
     INSERT INTO applications (id, tenant_id, candidate, role, score, rationale, scored_at, record)
     SELECT id, tenant_id, hash, (ARRAY['engineer', 'designer', 'analyst'])[1 + number %% 3],
            CASE WHEN status = 'succeeded' THEN number %% 9973 / 100.0 END,
-           CASE WHEN status = 'succeeded' THEN repeat(hash, 4) END,
+           CASE WHEN status = 'succeeded' THEN repeat(hash, 6) END,
            CASE WHEN status = 'succeeded' THEN at + interval '3 s' END,
            CASE WHEN status = 'succeeded'
-                THEN ('{"score": 87.5, "rationale": "' || repeat(hash, 4) || '"}')::json END
+                THEN ('{"score": 87.5, "rationale": "' || repeat(hash, 6) || '"}')::json END
     FROM made WHERE kind = 3
 """
 ADD_EVENTS = """
