@@ -2,12 +2,12 @@
 # line: make up PORT=9000 WORKERS_MEDIUM=4 BROKER=filesystem FAIRLINE_HOME=.run-b
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status demo test test-unit test-long lint bench bench-dispatch bench-snapshot lab bench-console pictures chaos attack \
+.PHONY: help up down status demo test test-unit test-long lint bench bench-dispatch bench-snapshot retention lab bench-console pictures chaos attack \
 	upgrade-test restarts bare-test compose-test quorum-test cluster chaos-cluster cluster-status cluster-down cluster-test \
 	cluster-packages sbom hashes audit clean venv venv-dev broker browser faketime prometheus mmdebstrap
 
 # Variables on the command line: one that is misspelled would be ignored without a word.
-VARIABLES = QUICK MINUTES COUNT SEED EACH FULL CLUSTER KEEP CI PYTHON SHELL RABBITMQ CLUSTER_HOME HASHES \
+VARIABLES = QUICK JOBS MINUTES COUNT SEED EACH FULL CLUSTER KEEP CI PYTHON SHELL RABBITMQ CLUSTER_HOME HASHES \
 	$(shell sed -n 's/^\#\([A-Z_]*\)=.*/\1/p' .env.example 2>/dev/null)
 PREFIXES := WORKERS_% PIP_% OTEL_% AWS_% ANTHROPIC_%
 GIVEN := $(strip $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name))))
@@ -91,6 +91,9 @@ bench-dispatch: venv-dev ## what a dispatch costs with up to a million waiting j
 
 bench-snapshot: venv-dev ## what a job costs while a backup holds its snapshot open, for MINUTES=1 at 500 jobs per second
 	$(PY) -m loadtest.snapshot --minutes $(or $(MINUTES),1)
+
+retention: venv-dev ## what JOBS=20000000 finished jobs on disk cost, 46 GB at a time, and how they are best retired; QUICK=1 looks at less
+	$(PY) -m loadtest.retention $(if $(QUICK),--quick) $(if $(JOBS),--jobs $(JOBS))
 
 bench-console: venv-dev broker browser ## what the console costs with a million jobs in the tables and ten viewers
 	$(PY) -m loadtest.console

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -95,10 +95,19 @@ class Session:
 class Bench:
     """Jobs from their submission to their end, group by group."""
 
-    def __init__(self, sessions: dict[str, Session]) -> None:
+    def __init__(
+        self,
+        sessions: Mapping[str, Session],
+        *,
+        per_second: float = PER_SECOND,
+        payload: str = "{}",
+        ending: Ending = SUCCESS,
+    ) -> None:
         self._sessions = sessions
+        self._payload, self._ending = payload, ending
+        self._turn_seconds = GROUP / per_second
         engine, types = sessions["dispatch"].engine, load_types()
-        self._leader = leader = Leader(engine, "bench")
+        self.leader = leader = Leader(engine, "bench")
         folder = CountFolder(sessions["fold"].engine)
         queues = PoolQueues(engine, leader, folder)
         pacers = QuotaPacers(engine, leader, types)
@@ -119,16 +128,14 @@ class Bench:
         """Run at least so many; how many."""
         done = 0
         while done < jobs:
-            done += self._turn()
+            done += self.turn()
         return done
 
-    def _turn(self) -> int:
-        self._now += GROUP / PER_SECOND
+    def turn(self) -> int:
+        """One group; how many jobs ended."""
+        self._now += self._turn_seconds
         if self._now >= self._report_due:
-            self._report_due = self._now + PRESENCE_SECONDS
-            self._leader.run_once(self._now)
-            presence = Presence("worker", "worker", ["short"], slots=SLOTS)
-            announce(self._sessions["claim"].engine, presence)
+            self.report()
         self._measured("admit", self._admit)
         for name, role in self._roles.items():
             if self._now >= role.due:
@@ -141,17 +148,25 @@ class Bench:
             self._finish(tuple(refs[first : first + GROUP]))
         return len(refs)
 
+    def report(self) -> None:
+        """Renew the leader's lease, and report the worker."""
+        self._report_due = self._now + PRESENCE_SECONDS
+        self.leader.run_once(self._now)
+        presence = Presence("worker", "worker", ["short"], slots=SLOTS)
+        announce(self._sessions["claim"].engine, presence)
+
     def _measured(self, part: str, call: Callable[[Engine], object]) -> None:
         session = self._sessions[part]
         session.measured(lambda: call(session.engine))
 
     def _admit(self, engine: Engine) -> None:
-        jobs = [Submission(new_id(), 1 + n % TENANTS, "echo", "short", "{}") for n in range(GROUP)]
+        of = "echo", "short", self._payload
+        jobs = [Submission(new_id(), 1 + n % TENANTS, *of) for n in range(GROUP)]
         admit_group(engine, [SubmissionGroup((each,)) for each in jobs], express=False)
 
     def _finish(self, refs: tuple[JobRef, ...]) -> None:
         self._measured("claim", lambda engine: claim_group(engine, "worker", [refs]))
-        endings = [Settlement(ref, SUCCESS, 0.005) for ref in refs]
+        endings = [Settlement(ref, self._ending, 0.005) for ref in refs]
         self._measured(
             "settle", lambda engine: settle_group(engine, self._settle, "worker", endings)
         )
