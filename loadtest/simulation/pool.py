@@ -11,23 +11,14 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 import numpy as np
-from numpy.typing import NDArray
 
-from app.policy.fairshare import (
-    FairQueue,
-    TenantClaim,
-    Tier,
-    entitlement_of,
-    fewest_first,
-    free_slots,
-    note_turn,
-)
+from app.policy.fairshare import FairQueue, Tier, fewest_first, free_slots, note_turn
 from app.policy.pacing import Pace
 from app.policy.pool_meter import PoolMeter
-from app.policy.tier_limits import TIER_LIMITS
 from app.policy.window import expected_rate, room_to_fill, window
 from app.scheduler.dispatching.dispatcher import BATCH, PASSES, QUANTUM_SECONDS
 from app.scheduler.dispatching.pools import PoolState
+from loadtest.simulation.claims import Claims
 from loadtest.simulation.dependencies import Dependencies
 from loadtest.simulation.failures import WORKER_LIFE_SECONDS, Failures
 from loadtest.simulation.lanes import Batch, Lanes
@@ -35,21 +26,20 @@ from loadtest.simulation.runs import Runs
 from loadtest.simulation.shares import ShareMeter
 from loadtest.simulation.waits import TURN_SECONDS, Waits, Why
 from loadtest.simulation.workers import Workers
-from loadtest.simulation.world import TIERS, Counts, Floats, JobKind, Tenant
+from loadtest.simulation.world import Counts, Floats, JobKind, Tenant
 from models.pools import POOLS
 from models.presence import PRESENCE_SECONDS
 from tasks.retry.circuit import MOST_PROBES
 
 #: Turns per second while not all jobs find a slot. The scheduler's own are as long as those of
 #: ``short``; jobs of the others take so much longer that fewer show the same.
-TURNS = {"short": round(1 / TURN_SECONDS), "medium": 4, "long": 1}
+TURNS = {"short": round(1 / TURN_SECONDS), "medium": 2, "long": 1}
 #: Jobs that one core of the scheduler dispatches per second (``make lab-cost``).
 DISPATCHED_PER_SECOND = 15_400
 #: A pool has a slot for every job while there are so many standard deviations more than needed.
 DEVIATIONS = 4.0
 #: Settings.promote_per_second.
 PROMOTE_PER_SECOND = 2000.0
-NO_CAP = np.iinfo(np.int64).max // 4
 
 
 class PoolSimulation:
@@ -68,17 +58,12 @@ class PoolSimulation:
         self._dependencies, self._chance = dependencies, chance
         self._lane_of = [kind.dependency for kind in kinds]
         self._seconds = [kind.seconds for kind in kinds]
-        tiers = [TIERS.index(one.tier) for one in tenants]
-        self._tiers: Counts = np.array(tiers)
-        self._is_free: NDArray[np.bool_] = np.array([one.tier is Tier.FREE for one in tenants])
-        caps = [TIER_LIMITS[one.tier].cap(name) for one in tenants]
-        self._caps: Counts = np.array([NO_CAP if cap is None else cap for cap in caps])
-        self._claims = [
-            TenantClaim(entitlement_of(one.tier), one.tier is Tier.FREE, cap)
-            for one, cap in zip(tenants, caps, strict=True)
-        ]
+        self._claims = Claims(name, tenants)
+        self._is_free = self._claims.is_free
         self.failures = Failures(POOLS[name].tries, dice)
-        self.runs = Runs(kinds, tiers, self.failures, dependencies, chance, dice)
+        self.runs = Runs(
+            kinds, self._claims.tiers.tolist(), self.failures, dependencies, chance, dice
+        )
         self.lanes = Lanes(len(tenants))
         self.shares = ShareMeter(name, tenants)
         #: Until when lanes, tenants (by number) and free accounts were held back.
@@ -93,7 +78,7 @@ class PoolSimulation:
         self._meter = PoolMeter(PRESENCE_SECONDS)
         self._pace = Pace(PROMOTE_PER_SECOND)
         #: In flight as the fair queue knows it; -1: it does not know the tenant.
-        self._told: Counts = np.full(len(self._tiers), -1, np.int64)
+        self._told: Counts = np.full(len(self._claims), -1, np.int64)
         #: Jobs wait that only lack a slot.
         self.ready = False
         #: Mean run time of the jobs sent last.
@@ -111,7 +96,8 @@ class PoolSimulation:
         """
         slots = self.workers.slots
         demand = max(float((rates @ self.runs.seconds).sum()), float(self.runs.busy))
-        roomy = not self.ready and demand + DEVIATIONS * math.sqrt(demand) + 1 < slots
+        calm = not self.ready and not self.runs.waiting
+        roomy = calm and demand + DEVIATIONS * math.sqrt(demand) + 1 < slots
         turns = 1 if roomy else TURNS[self.name]
         arrived = 0
         for turn in range(turns):
@@ -128,11 +114,10 @@ class PoolSimulation:
         runs.end_some(dt, now + dt)
         self._promote(now, dt, slots)
         flight = runs.in_flight
-        wanted = int(flight.sum()) + int(arrivals.sum()) + self.lanes.jobs
-        fits = roomy or (not self.ready and wanted <= slots)
+        fits = roomy or (not self.ready and int(flight.sum()) + int(arrivals.sum()) <= slots)
         if fits:
             left = self._held_back(arrivals, flight, dt, slots, now)
-            self.waits.add_at_once(now, self._by_tier(arrivals - left), self.why)
+            self.waits.add_at_once(now, self._claims.by_tier(arrivals - left), self.why)
             runs.start(arrivals - left, dt)
             arrivals = left
         for tenant, kind in zip(*np.nonzero(arrivals), strict=True):
@@ -145,22 +130,16 @@ class PoolSimulation:
         runs.fill(start, dt, slots, self.waits)
         runs.settle(now + dt)
 
-    def _by_tier(self, jobs: Counts) -> Counts:
-        return np.bincount(self._tiers, jobs.sum(1), len(TIERS)).astype(np.int64)
-
     def _held_back(
         self, arrivals: Counts, flight: Counts, dt: float, slots: int, now: float
     ) -> Counts:
         """Arrivals that wait although slots are free: behind others of their tenant, for a cap,
         for the slice of free accounts, or for a dependency."""
         left = np.zeros_like(arrivals)
-        wanted = arrivals.sum(1)
         # A slot takes more than one job in a step that is longer than a run.
         more = dt / float(self.runs.seconds.mean())
-        over = (wanted > self._caps * (1.0 + more) - flight) | (self.lanes.by_tenant > 0)
-        free = int(flight[self._is_free].sum()) + int(wanted[self._is_free].sum())
-        if free > free_slots(slots) * (1.0 + more):
-            over |= self._is_free
+        over = self._claims.exceeded(arrivals.sum(1), flight, slots, more)
+        over |= self.lanes.by_tenant > 0
         left[over] = arrivals[over]
         for lane, allowed in self._dependencies.held(now).items():
             kinds = [number for number, own in enumerate(self._lane_of) if own == lane]
@@ -268,7 +247,8 @@ class PoolSimulation:
         self._held_until.update(dict.fromkeys([*(lanes & held.keys()), *capped], until))
         if self._fair.free_full:
             self._held_until[Tier.FREE] = until
-        self.ready = self.lanes.jobs > 0 and self._fair.any_waiting(held)
+        closed = {lane for lane, allowed in held.items() if allowed <= 0}
+        self.ready = self.lanes.jobs > 0 and self._fair.any_waiting(closed)
         if self.ready:
             waiting = {tenant for tenant, lane in self.lanes if lane not in held}
             self.shares.turn(waiting - capped)
@@ -277,15 +257,16 @@ class PoolSimulation:
         runs = self.runs
         self._meter.count(runs.ended, now)
         self._meter.adapt(self.lanes.jobs, runs.busy, slots, now)
-        if self.ready:
+        if self.lanes.jobs:
             self._reconcile()
+        else:
+            self.ready = False
+            self._fair.clear()
+        runs.used[:] = 0.0
+        if self.ready:
             self.shares.end_second(self._fair)
         else:
             self.shares.restart()
-            runs.used[:] = 0.0
-            if not self.lanes.jobs:
-                self.ready = False
-                self._fair.clear()
         self._scale(now, slots)
         deaths = int(self._chance.poisson(self.workers.live / WORKER_LIFE_SECONDS))
         for _ in range(deaths):
@@ -293,9 +274,13 @@ class PoolSimulation:
             runs.crash(math.ceil(runs.busy / max(1, self.workers.live + 1)), now)
 
     def _reconcile(self) -> None:
-        """Replace estimates by what was used, as the scheduler does once a second."""
+        """Replace estimates by what was used, as the scheduler does once a second.
+
+        Use counts only of tenants that wait, unless others had to wait for a slot.
+        """
         flight, pending = self.runs.in_flight, self.runs.pending
-        known = (self._told >= 0) & ((flight > 0) | (self._told > 0) | (self.runs.used > 0))
+        active = (flight > 0) | (self._told > 0) | (self.runs.used > 0)
+        known = (self._told >= 0) & (active if self.ready else self.lanes.by_tenant > 0)
         for tenant in np.nonzero(known)[0].tolist():
             self._fair.reconcile(
                 tenant + 1,
@@ -304,7 +289,6 @@ class PoolSimulation:
                 in_flight=int(flight[tenant]),
             )
             self._told[tenant] = flight[tenant]
-        self.runs.used[:] = 0.0
 
     def _scale(self, now: float, slots: int) -> None:
         wait, depth = self._demand(now)
@@ -329,17 +313,32 @@ class PoolSimulation:
 
     def _demand(self, now: float) -> tuple[float | None, int]:
         """The longest wait of jobs that only lack a slot, and how many they are."""
-        if not self.ready:
+        if not self.lanes.jobs:
             return None, 0
         held, capped = self._dependencies.held(now), set(self._fair.at_cap())
-        free = self._fair.free_full
-        waiting = [
-            lane
-            for (tenant, name), lane in self.lanes.items()
-            if held.get(name, 1) > 0
-            and tenant + 1 not in capped
-            and not (free and self._is_free[tenant])
-        ]
-        if not waiting:
-            return None, 0
-        return now - min(one.batches[0].at for one in waiting), sum(one.jobs for one in waiting)
+        free_full = self._fair.free_full
+        oldest, depths = math.inf, dict.fromkeys(held, 0)
+        for (tenant, name), lane in self.lanes.items():
+            parked = tenant + 1 in capped or (free_full and self._is_free[tenant])
+            if held.get(name, 1) > 0 and not parked:
+                oldest = min(oldest, lane.batches[0].at)
+                depths[name] = depths.get(name, 0) + lane.jobs
+        depth = sum(min(jobs, held.get(name, jobs)) for name, jobs in depths.items())
+        return (None, 0) if math.isinf(oldest) else (now - oldest, depth)
+
+    def lose(self, now: float) -> list[Batch]:
+        """The cell is lost: what was in flight has to run again."""
+        self.workers.lose_all()
+        return self.runs.lose_all(now)
+
+    def restore(self, now: float, lost: list[Batch]) -> None:
+        """The cell is back: its rows are, and workers start."""
+        self.begin_term()
+        self.why = Why.CELL
+        self.workers.restore(now)
+        for tenant, name in self.lanes:
+            self._know(tenant)
+            self._fair.add_lane(tenant + 1, name)
+        for batch in lost:
+            batch.why = Why.CELL
+            self.put(batch)

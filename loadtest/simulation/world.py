@@ -124,7 +124,8 @@ class Cell:
     number: int
     tenants: tuple[Tenant, ...]
     rates: Floats
-    #: The same while the lost cell is away: tenants that live in several use their others.
+    #: The same while the lost cell is away: tenants that live in several use their others. Of the
+    #: lost one itself: those that wait for it.
     rates_after_loss: Floats
 
     @property
@@ -222,6 +223,13 @@ def places(name: str, cells: int, count: int) -> tuple[int, ...]:
 def make_cell(number: int, tenants: Sequence[Tenant], lost: int) -> Cell:
     here = tuple(tenant for tenant in tenants if number in tenant.cells)
     usual = [tenant.rate / len(tenant.cells) for tenant in here]
-    others = [max(1, len(set(tenant.cells) - {lost})) for tenant in here]
-    after = [tenant.rate / count for tenant, count in zip(here, others, strict=True)]
+    after = [rate_after_loss(tenant, number, lost) for tenant in here]
     return Cell(number, here, np.array(usual), np.array(after))
+
+
+def rate_after_loss(tenant: Tenant, cell: int, lost: int) -> float:
+    """What a tenant sends to one of its cells while another is lost."""
+    others = set(tenant.cells) - {lost}
+    if cell == lost:
+        return 0.0 if others else tenant.rate
+    return tenant.rate / len(others)
