@@ -113,6 +113,8 @@ class CellSimulation:
         self._intake: deque[tuple[float, dict[str, Counts]]] = deque()
         self._lost: dict[str, list[Batch]] = {}
         self._back_at: float | None = None
+        #: Jobs that may be handed over now; negative after a large group of them.
+        self._room = 0.0
         buckets = -(-span[1] // BUCKET_SECONDS) - span[0] // BUCKET_SECONDS
         self._workers = {pool: [0.0] * buckets for pool in POOL_NAMES}
         self.result = CellResult(number, cell.rate, arrivals=[0] * buckets)
@@ -216,8 +218,9 @@ class CellSimulation:
 
     def _hand_over(self, rate: float) -> None:
         """Queue what was taken in, as fast as the engines take it beside what arrives."""
-        room = self._scenario.cell_limit - rate
-        while self._intake and room > 0:
+        limit = self._scenario.cell_limit
+        self._room = min(limit, self._room + limit - rate)
+        while self._intake and self._room > 0:
             at, taken = self._intake.popleft()
             jobs = 0
             for name, counts in taken.items():
@@ -227,7 +230,7 @@ class CellSimulation:
                     self._pools[name].put(batch)
                     jobs += many
             self.result.intake -= jobs
-            room -= jobs
+            self._room -= jobs
 
     def _note_recovery(self, now: float) -> None:
         """Once no job waits for a slot, the loss is over."""

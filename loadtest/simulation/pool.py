@@ -336,9 +336,11 @@ class PoolSimulation:
         self.begin_term()
         self.why = Why.CELL
         self.workers.restore(now)
-        for tenant, name in self.lanes:
+        for (tenant, name), lane in self.lanes.items():
             self._know(tenant)
             self._fair.add_lane(tenant + 1, name)
+            for batch in lane.batches:
+                batch.why = Why.CELL
         for batch in lost:
             batch.why = Why.CELL
             self.put(batch)

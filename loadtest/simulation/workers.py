@@ -20,9 +20,9 @@ class Workers:
         """``busy_slots``: what the load takes at the beginning; there are enough workers."""
         self.pool = pool
         self.slots_each = POOLS[pool].slots
-        least = {pool: SCALE_MIN[pool]}
-        policy = policy_of(pool, least, {pool: scenario.most_workers}, scenario.scale_policy)
-        self._policy = policy
+        self._policy = policy = policy_of(
+            pool, SCALE_MIN, scenario.scale_max, scenario.scale_policy
+        )
         needed = math.ceil(busy_slots / (1 - policy.headroom) / self.slots_each)
         self.live = min(max(policy.least, needed), policy.most)
         self._state = ScalingState(self.live)

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,14 +59,13 @@ OBJECTIVES = {pool: POOLS[pool].objective_seconds for pool in POOL_NAMES}
 
 #: What the operators of this deployment have set. The defaults keep slots free in ``short`` alone
 #: and remove a worker every 5 or 30 minutes: enough for tens of workers, not for thousands.
-SCALE_POLICY: Mapping[str, Mapping[str, float]] = MappingProxyType(
-    {
-        "short": {"quiet_seconds": 60.0},
-        "medium": {"quiet_seconds": 45.0, "headroom": 0.2},
-        "long": {"quiet_seconds": 20.0, "headroom": 0.2, "low": 0.7},
-    }
-)
-SCALE_MIN: Mapping[str, int] = MappingProxyType({"short": 2, "medium": 4, "long": 8})
+SCALE_POLICY: Mapping[str, Mapping[str, float]] = {
+    "short": {"quiet_seconds": 60.0},
+    "medium": {"quiet_seconds": 45.0, "headroom": 0.2},
+    "long": {"quiet_seconds": 20.0, "headroom": 0.2, "low": 0.7},
+}
+SCALE_MIN: Mapping[str, int] = {"short": 2, "medium": 4, "long": 8}
+SCALE_MAX: Mapping[str, int] = dict.fromkeys(POOL_NAMES, 100_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +97,8 @@ class Scenario:
     outage_seconds: int = 300
     #: Tenants of tier standard that submit 300 jobs per second for half an hour from 10:00 on.
     floods: int = 10
-    #: Workers of a pool in a cell; none are started beyond.
-    most_workers: int = 100_000
+    #: Settings of the autoscaler in each cell, see ``docs/scaling.md``.
+    scale_max: Mapping[str, int] = field(default_factory=lambda: SCALE_MAX)
     scale_policy: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: SCALE_POLICY)
     begin_second: int = 0
     end_second: int = DAY_SECONDS
