@@ -34,19 +34,19 @@ from loadtest.simulation.world import (
 )
 from loadtest.sizing.inputs import CORE_HOUR, WORKER_CORES
 
-POLICIES = """\
-| what is decided | by |
-|---|---|
-| whose job is next | `app/policy/fairshare`: `FairQueue`, `fewest_first`, `note_turn`, entitlements and caps of the tiers |
-| how many are in flight | `app/policy/window.py`, `pool_meter.py` |
-| when a retry may be queued | `app/policy/pacing.py` |
-| whether a failed job runs again, and when | `tasks/retry/decision.py` |
-| whether a dependency is called | `tasks/retry/circuit.py`, `app/policy/quota.py` |
-| who submits too fast | `app/policy/rate_limit.py`, `tier_limits.py` |
-| how many workers there should be | `app/policy/scaling.py`, read as `app/scheduler/autoscaler.py` does |"""
+POLICIES = {
+    "whose job is next": "`app/policy/fairshare`: `FairQueue`, `fewest_first`, `note_turn`, tiers",
+    "how many are in flight": "`app/policy/window.py`, `pool_meter.py`",
+    "when a retry may be queued": "`app/policy/pacing.py`",
+    "whether a failed job runs again, and when": "`tasks/retry/decision.py`",
+    "whether a dependency is called": "`tasks/retry/circuit.py`, `app/policy/quota.py`",
+    "who submits too fast": "`app/policy/rate_limit.py`, `tier_limits.py`",
+    "how many workers there should be": "`app/policy/scaling.py`, read as the autoscaler does",
+}
 
 
 def document(found: Found) -> str:
+    policies = [f"| {what} | {where} |" for what, where in POLICIES.items()]
     parts = [
         opening(found),
         "## What came out",
@@ -57,7 +57,7 @@ def document(found: Found) -> str:
         world(found),
         "## Whose decisions these are",
         "The scheduler and the simulation call the same objects:",
-        POLICIES,
+        "\n".join(["| what is decided | by |", "|---|---|", *policies]),
         "## What is simplified",
         simplified(found),
     ]
