@@ -27,7 +27,7 @@ CONNECTIONS = (1, 64)
 REPORT_SECONDS = 2.0
 COUNTERS = """
     SELECT (SELECT pg_current_wal_lsn() - '0/0'::pg_lsn)::bigint AS wal,
-           (SELECT coalesce(sum(fsyncs), 0) FROM pg_stat_io WHERE object = 'wal')::bigint AS flushes,
+           (SELECT sum(fsyncs) FROM pg_stat_io WHERE object = 'wal')::bigint AS flushes,
            (SELECT count(*) FROM jobs WHERE status = 'succeeded') AS ended
 """
 UNFINISHED = "SELECT NOT EXISTS (SELECT FROM jobs WHERE finished_at IS NULL) AS none"
