@@ -26,20 +26,21 @@ OPENING = """\
 # Sizing
 
 How many cores, disks and how much money so many jobs per day take. Every input is a figure of a \
-command that you can run, or is marked as assumed; `python -m loadtest.sizing` prints this page from \
-them, and a test compares. Absolute figures differ between machines: run the commands on yours and \
-put its figures into `loadtest/sizing/inputs.py`."""
+command that you can run, or is marked as assumed; `python -m loadtest.sizing` prints this page \
+from them, and a test compares. Absolute figures differ between machines: run the commands on \
+yours and put its figures into `loadtest/sizing/inputs.py`."""
 INPUT_TEXT = """\
 Measured on machines with two cores, see [performance.md](performance.md). Jobs that do nothing, \
 with payloads of some bytes: what your jobs compute is yours, and what they carry is added to WAL \
 and disk. A job that comes alone pays for three commits; under load they are shared. In between \
 the cost is taken to fall as a power of the rate."""
 SIZE_TEXT = """\
-The kinds of jobs are those of the [simulation](simulation.md#the-world), {seconds:.2f} slot-seconds \
-per job on average. Cores are for the peak, workers too; money is for a month of such days, with \
-engines that are always there and workers that follow the load. Up to a few jobs per second a \
-machine with two cores does all of it (`make up`). From 10 million on three machines are the least \
-that survive the loss of one ([cluster.md](cluster.md)): where the table says less, take those."""
+The kinds of jobs are those of the [simulation](simulation.md#the-world), {seconds:.2f} \
+slot-seconds per job on average. Cores are for the peak, workers too; money is for a month of such \
+days, with engines that are always there and workers that follow the load. Up to a few jobs per \
+second a machine with two cores does all of it (`make up`). From 10 million on three machines are \
+the least that survive the loss of one ([cluster.md](cluster.md)): where the table says less, take \
+those."""
 LIMIT_TEXT = """\
 What one cell bears, one limit after the other as its load grows. Beyond the last, more cells do \
 what no larger machine does: a cell is a whole copy with tenants of its own, so that nothing is \
