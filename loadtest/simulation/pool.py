@@ -191,7 +191,7 @@ class PoolSimulation:
             most -= sent
             # Lanes may turn out to be shorter than what they were granted: others get the rest.
             passes = PASSES if sent >= BATCH else passes - 1 if sent else 0
-        self._note_held(now + dt)
+        self._note_held(now, now + dt)
 
     def _send_batch(self, most: int, slots: int, now: float) -> int:
         held = self._dependencies.held(now)
@@ -239,18 +239,17 @@ class PoolSimulation:
         keys = (lane or None, tenant, Tier.FREE if self._is_free[tenant] else None)
         return Why.HELD if any(self._held_until.get(key, -1.0) > at for key in keys) else Why.SLOT
 
-    def _note_held(self, until: float) -> None:
+    def _note_held(self, now: float, until: float) -> None:
         """After a turn: what the jobs that are left wait for."""
-        held = self._dependencies.held(until)
-        lanes = {lane for _, lane in self.lanes}
+        held = self._dependencies.held(now)
+        closed = {lane for lane, allowed in held.items() if allowed <= 0}
         capped = {tenant - 1 for tenant in self._fair.at_cap()}
-        self._held_until.update(dict.fromkeys([*(lanes & held.keys()), *capped], until))
+        self._held_until.update(dict.fromkeys([*closed, *capped], until))
         if self._fair.free_full:
             self._held_until[Tier.FREE] = until
-        closed = {lane for lane, allowed in held.items() if allowed <= 0}
         self.ready = self.lanes.jobs > 0 and self._fair.any_waiting(closed)
         if self.ready:
-            waiting = {tenant for tenant, lane in self.lanes if lane not in held}
+            waiting = {tenant for tenant, lane in self.lanes if lane not in closed}
             self.shares.turn(waiting - capped)
 
     def _end_second(self, now: float, slots: int) -> None:
