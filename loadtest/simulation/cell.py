@@ -14,6 +14,7 @@ from loadtest.simulation.admission import (
     FLOOD_SECONDS,
     SubmissionRate,
 )
+from loadtest.simulation.arrivals import Arrivals
 from loadtest.simulation.dependencies import Dependencies, Dependency
 from loadtest.simulation.lanes import Batch
 from loadtest.simulation.pool import PoolSimulation
@@ -89,7 +90,10 @@ class CellSimulation:
         self._chance = np.random.Generator(np.random.PCG64([scenario.seed, number]))
         self._dice = dice = Random(f"{scenario.seed} {number}")
         kinds = {pool: [kind for kind in KINDS if kind.pool == pool] for pool in POOL_NAMES}
-        self._shares = {pool: np.array([kind.share for kind in own]) for pool, own in kinds.items()}
+        self._arrivals = {
+            pool: Arrivals([kind.share for kind in own], self._chance)
+            for pool, own in kinds.items()
+        }
         called = sum(kind.share for kind in KINDS if kind.dependency == "model")
         quota = max(1.0, 60 * cell.rate * called * scenario.quota_share)
         self._dependencies = Dependencies(model=Dependency("model", quota))
@@ -109,6 +113,7 @@ class CellSimulation:
             if one.floods
         }
         self._noise: Floats = np.ones(len(cell.tenants))
+        self._set_rates(away=False)
         #: Jobs that another region took in: when, and by tenant and kind of each pool.
         self._intake: deque[tuple[float, dict[str, Counts]]] = deque()
         self._lost: dict[str, list[Batch]] = {}
@@ -126,34 +131,39 @@ class CellSimulation:
 
     def advance(self, second: int) -> None:
         """One second of the day."""
-        away_since = second - PEAK_SECOND
-        away = 0 <= away_since < self._scenario.lost_seconds
+        since = second - PEAK_SECOND
+        away = 0 <= since < self._scenario.lost_seconds
         if second % NOISE_SECONDS == 0:
             drawn = self._chance.normal(0.0, NOISE, len(self._noise))
             self._noise = np.exp(drawn - NOISE**2 / 2)
-        usual = self._cell.rates_after_loss if away else self._cell.rates
-        rates = usual * self._noise * level(self._scenario, second)
+        if second % NOISE_SECONDS == 0 or since in (0, self._scenario.lost_seconds):
+            self._set_rates(away)
+        scale = level(self._scenario, second)
         if self._is_lost and away:
-            self._be_away(second, rates, first=away_since == 0)
+            self._be_away(second, scale, first=since == 0)
             return
-        if self._is_lost and away_since == self._scenario.lost_seconds:
+        if self._is_lost and since == self._scenario.lost_seconds:
             self._return(float(second))
-        self._work(second, rates)
+        self._work(second, scale)
 
-    def _work(self, second: int, rates: Floats) -> None:
+    def _set_rates(self, away: bool) -> None:
+        usual = self._cell.rates_after_loss if away else self._cell.rates
+        for arrivals in self._arrivals.values():
+            arrivals.set_rates(usual * self._noise)
+
+    def _work(self, second: int, scale: float) -> None:
         now = float(second)
         self._dependencies.begin_second(now)
         outage = 0 <= second - OUTAGE_BEGIN < self._scenario.outage_seconds
-        rates = rates * self._accepted(float(rates.sum()))
+        scale *= self._accepted(scale * sum(each.rate for each in self._arrivals.values()))
         given = self._flood(second)
-        self._hand_over(float(rates.sum()))
-        bucket = second - self._scenario.begin_second // BUCKET_SECONDS * BUCKET_SECONDS
-        bucket //= BUCKET_SECONDS
+        self._hand_over(scale * sum(each.rate for each in self._arrivals.values()))
+        bucket = second // BUCKET_SECONDS - self._scenario.begin_second // BUCKET_SECONDS
         for name, pool in self._pools.items():
             pool.workers.begin_second(now)
             pool.runs.outage = outage
-            arrived = pool.advance(now, np.outer(rates, self._shares[name]), given[name])
-            self.result.arrived += arrived - int(given[name].sum())
+            arrived = pool.advance(now, self._arrivals[name], scale, given.get(name))
+            self.result.arrived += arrived
             self.result.arrivals[bucket] += arrived
             workers = pool.workers.live + pool.workers.booting
             self._workers[name][bucket] += workers / BUCKET_SECONDS
@@ -172,28 +182,23 @@ class CellSimulation:
 
     def _flood(self, second: int) -> dict[str, Counts]:
         """Jobs of tenants that submit far more than they may, as far as they pass."""
-        tenants = len(self._cell.tenants)
-        given = {
-            name: np.zeros((tenants, len(own)), np.int64) for name, own in self._shares.items()
-        }
-        if not 0 <= second - FLOOD_BEGIN < FLOOD_SECONDS:
-            return given
-        shares = np.array([kind.share for kind in KINDS])
+        if not (self._floods and 0 <= second - FLOOD_BEGIN < FLOOD_SECONDS):
+            return {}
+        drawn = np.zeros((len(self._cell.tenants), len(KINDS)), np.int64)
         for place, rate in self._floods.items():
             submitted = int(self._chance.poisson(FLOOD_PER_SECOND))
             passed = rate.admit(float(second), submitted)
-            self.result.arrived += submitted
+            self.result.arrived += submitted - passed
             self.result.refused["rate"] += submitted - passed
-            drawn = self._chance.multinomial(passed, shares / shares.sum())
-            begin = 0
-            for name, own in self._shares.items():
-                given[name][place] = drawn[begin : begin + len(own)]
-                begin += len(own)
-        return given
+            drawn[place] = self._chance.multinomial(passed, [kind.share for kind in KINDS])
+        return {
+            pool: drawn[:, [number for number, kind in enumerate(KINDS) if kind.pool == pool]]
+            for pool in POOL_NAMES
+        }
 
     # The loss of the cell
 
-    def _be_away(self, second: int, rates: Floats, *, first: bool) -> None:
+    def _be_away(self, second: int, scale: float, *, first: bool) -> None:
         """Another region takes in what is submitted; nothing is dispatched."""
         if first:
             for name, pool in self._pools.items():
@@ -203,8 +208,7 @@ class CellSimulation:
         if second % INTAKE_SECONDS:
             return
         taken = {
-            name: self._chance.poisson(INTAKE_SECONDS * np.outer(rates, own))
-            for name, own in self._shares.items()
+            name: arrivals.draw(scale * INTAKE_SECONDS) for name, arrivals in self._arrivals.items()
         }
         jobs = sum(int(counts.sum()) for counts in taken.values())
         self.result.arrived += jobs
@@ -224,9 +228,9 @@ class CellSimulation:
             at, taken = self._intake.popleft()
             jobs = 0
             for name, counts in taken.items():
-                for tenant, kind in zip(*np.nonzero(counts), strict=True):
+                for tenant, kind in np.argwhere(counts).tolist():
                     many = int(counts[tenant, kind])
-                    batch = Batch(at, int(tenant), int(kind), many, why=Why.CELL)
+                    batch = Batch(at, tenant, kind, many, why=Why.CELL)
                     self._pools[name].put(batch)
                     jobs += many
             self.result.intake -= jobs
@@ -245,6 +249,7 @@ class CellSimulation:
     def finish(self) -> CellResult:
         """What happened until now."""
         for name, pool in self._pools.items():
+            pool.waits.flush()
             lost = sum(batch.jobs for batch in self._lost.get(name, ()))
             self.result.pools[name] = PoolResult(
                 by_time=pool.waits.by_time,

@@ -36,7 +36,15 @@ class Lanes(dict[tuple[int, str], Lane]):
     def __init__(self, tenants: int) -> None:
         super().__init__()
         self.jobs = 0
-        self.by_tenant: Counts = np.zeros(tenants, np.int64)
+        self._tenants = tenants
+        #: Jobs by tenant, of each lane's name.
+        self._counts: dict[str, Counts] = {}
+
+    def by_tenant(self, lane: str) -> Counts:
+        """Jobs of each tenant in the lanes of this name."""
+        if lane not in self._counts:
+            self._counts[lane] = np.zeros(self._tenants, np.int64)
+        return self._counts[lane]
 
     def add(self, lane: str, batch: Batch) -> bool:
         """Add jobs; whether the lane was empty."""
@@ -46,7 +54,7 @@ class Lanes(dict[tuple[int, str], Lane]):
         found.batches.append(batch)
         found.jobs += batch.jobs
         self.jobs += batch.jobs
-        self.by_tenant[batch.tenant] += batch.jobs
+        self.by_tenant(lane)[batch.tenant] += batch.jobs
         return is_new
 
     def take(self, tenant: int, jobs: int, limits: Mapping[str, int]) -> list[tuple[str, Batch]]:
@@ -79,7 +87,7 @@ class Lanes(dict[tuple[int, str], Lane]):
             first.jobs -= most
         lane.jobs -= batch.jobs
         self.jobs -= batch.jobs
-        self.by_tenant[key[0]] -= batch.jobs
+        self.by_tenant(key[1])[key[0]] -= batch.jobs
         if not lane.jobs:
             del self[key]
         return batch

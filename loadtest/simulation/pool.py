@@ -18,6 +18,7 @@ from app.policy.pool_meter import PoolMeter
 from app.policy.window import expected_rate, room_to_fill, window
 from app.scheduler.dispatching.dispatcher import BATCH, PASSES, QUANTUM_SECONDS
 from app.scheduler.dispatching.pools import PoolState
+from loadtest.simulation.arrivals import Arrivals
 from loadtest.simulation.claims import Claims
 from loadtest.simulation.dependencies import Dependencies
 from loadtest.simulation.failures import WORKER_LIFE_SECONDS, Failures
@@ -26,7 +27,7 @@ from loadtest.simulation.runs import Runs
 from loadtest.simulation.shares import ShareMeter
 from loadtest.simulation.waits import TURN_SECONDS, Waits, Why
 from loadtest.simulation.workers import Workers
-from loadtest.simulation.world import Counts, Floats, JobKind, Tenant
+from loadtest.simulation.world import Counts, JobKind, Tenant
 from models.pools import POOLS
 from models.presence import PRESENCE_SECONDS
 from tasks.retry.circuit import MOST_PROBES
@@ -36,6 +37,8 @@ from tasks.retry.circuit import MOST_PROBES
 TURNS = {"short": round(1 / TURN_SECONDS), "medium": 2, "long": 1}
 #: Jobs that one core of the scheduler dispatches per second (``make lab-cost``).
 DISPATCHED_PER_SECOND = 15_400
+#: What a turn takes besides, and each of its statements. Assumed.
+TURN_COST_SECONDS, PASS_COST_SECONDS = 0.005, 0.002
 #: A pool has a slot for every job while there are so many standard deviations more than needed.
 DEVIATIONS = 4.0
 #: Settings.promote_per_second.
@@ -57,6 +60,11 @@ class PoolSimulation:
         self.name, self.workers, self.waits = name, workers, waits
         self._dependencies, self._chance = dependencies, chance
         self._lane_of = [kind.dependency for kind in kinds]
+        self._lane_names = sorted(set(self._lane_of))
+        self._kinds_in = {
+            lane: [number for number, own in enumerate(self._lane_of) if own == lane]
+            for lane in self._lane_names
+        }
         self._seconds = [kind.seconds for kind in kinds]
         self._claims = Claims(name, tenants)
         self._is_free = self._claims.is_free
@@ -89,40 +97,42 @@ class PoolSimulation:
         """Queued, at the broker, running or scheduled to run again."""
         return self.lanes.jobs + self.runs.waiting + self.runs.busy + len(self.failures)
 
-    def advance(self, now: float, rates: Floats, given: Counts) -> int:
-        """One second; ``rates`` of arrivals by tenant and kind, and those ``given`` besides.
+    def advance(self, now: float, arrivals: Arrivals, scale: float, given: Counts | None) -> int:
+        """One second with ``scale`` times the arrivals, and those ``given`` besides.
 
         How many jobs arrived.
         """
         slots = self.workers.slots
-        demand = max(float((rates @ self.runs.seconds).sum()), float(self.runs.busy))
+        demand = max(scale * arrivals.slots(self.runs.seconds), float(self.runs.busy))
         calm = not self.ready and not self.runs.waiting
         roomy = calm and demand + DEVIATIONS * math.sqrt(demand) + 1 < slots
         turns = 1 if roomy else TURNS[self.name]
         arrived = 0
         for turn in range(turns):
-            arrivals = self._chance.poisson(rates / turns)
-            if turn == 0:
-                arrivals += given
-            arrived += int(arrivals.sum())
-            self._turn(now + turn / turns, 1.0 / turns, arrivals, slots, roomy)
+            drawn = arrivals.draw(scale / turns)
+            if turn == 0 and given is not None:
+                drawn = drawn + given
+            jobs = int(drawn.sum())
+            arrived += jobs
+            self._turn(now + turn / turns, 1.0 / turns, drawn, jobs, slots, roomy)
         self._end_second(now + 1.0, slots)
         return arrived
 
-    def _turn(self, now: float, dt: float, arrivals: Counts, slots: int, roomy: bool) -> None:
+    def _turn(
+        self, now: float, dt: float, arrivals: Counts, jobs: int, slots: int, roomy: bool
+    ) -> None:
         runs = self.runs
         runs.end_some(dt, now + dt)
         self._promote(now, dt, slots)
-        flight = runs.in_flight
-        fits = roomy or (not self.ready and int(flight.sum()) + int(arrivals.sum()) <= slots)
+        fits = roomy or (not self.ready and runs.busy + runs.waiting + jobs <= slots)
         if fits:
-            left = self._held_back(arrivals, flight, dt, slots, now)
+            left = self._held_back(arrivals, dt, slots, now)
             self.waits.add_at_once(now, self._claims.by_tier(arrivals - left), self.why)
             runs.start(arrivals - left, dt)
             arrivals = left
-        for tenant, kind in zip(*np.nonzero(arrivals), strict=True):
-            jobs = int(arrivals[tenant, kind])
-            self.put(Batch(now + dt / 2, int(tenant), int(kind), jobs, why=self.why))
+        for tenant, kind in np.argwhere(arrivals).tolist():
+            batch = Batch(now + dt / 2, tenant, kind, int(arrivals[tenant, kind]), why=self.why)
+            self.put(batch)
         if self.lanes.jobs:
             self._dispatch(now, dt, slots, fits)
         # What fits would have been sent by one of the scheduler's turns within this step.
@@ -130,21 +140,22 @@ class PoolSimulation:
         runs.fill(start, dt, slots, self.waits)
         runs.settle(now + dt)
 
-    def _held_back(
-        self, arrivals: Counts, flight: Counts, dt: float, slots: int, now: float
-    ) -> Counts:
-        """Arrivals that wait although slots are free: behind others of their tenant, for a cap,
-        for the slice of free accounts, or for a dependency."""
+    def _held_back(self, arrivals: Counts, dt: float, slots: int, now: float) -> Counts:
+        """Arrivals that wait although slots are free: behind others of their lane, for a cap, for
+        the slice of free accounts, or for a dependency."""
         left = np.zeros_like(arrivals)
         # A slot takes more than one job in a step that is longer than a run.
         more = dt / float(self.runs.seconds.mean())
-        over = self._claims.exceeded(arrivals.sum(1), flight, slots, more)
-        over |= self.lanes.by_tenant > 0
-        left[over] = arrivals[over]
-        for lane, allowed in self._dependencies.held(now).items():
-            kinds = [number for number, own in enumerate(self._lane_of) if own == lane]
-            asked = int((arrivals - left)[:, kinds].sum())
-            if asked > allowed or any(key[1] == lane for key in self.lanes):
+        over = self._claims.exceeded(arrivals.sum(1), self.runs.in_flight, slots, more)
+        held = self._dependencies.held(now)
+        for lane in self._lane_names:
+            kinds = self._kinds_in[lane]
+            waiting = over
+            if any(key[1] == lane for key in self.lanes):
+                waiting = over | (self.lanes.by_tenant(lane) > 0)
+            left[:, kinds] = arrivals[:, kinds] * waiting[:, None]
+            asked = int((arrivals - left)[:, kinds].sum()) if lane in held else 0
+            if asked > held.get(lane, asked):
                 left[:, kinds] = arrivals[:, kinds]
             elif asked:
                 self._dependencies[lane].spend(asked, 0, now)
@@ -176,22 +187,36 @@ class PoolSimulation:
             self.put(Batch(at, job.tenant, job.kind, 1, job.history, self.why))
 
     def _dispatch(self, now: float, dt: float, slots: int, fits: bool) -> None:
-        """Send what the window has room for and the scheduler has time for."""
-        flight = self.runs.in_flight
-        self._tell(flight)
-        ready = self.lanes.jobs
-        most = min(ready, math.ceil(DISPATCHED_PER_SECOND * dt))
-        if not fits:
-            rate = expected_rate(self._meter.ended_per_second, self.runs.busy, slots, self._length)
-            room = window(slots, rate, self._meter.reserve_seconds) - int(flight.sum())
-            most = min(most, room_to_fill(room, ready, rate))
-        passes = PASSES
-        while most > 0 and passes > 0:
-            sent = self._send_batch(min(BATCH, most), slots, now)
-            most -= sent
-            # Lanes may turn out to be shorter than what they were granted: others get the rest.
-            passes = PASSES if sent >= BATCH else passes - 1 if sent else 0
+        """Send what the window has room for and the scheduler has time for, turn by turn."""
+        self._tell(self.runs.in_flight)
+        left = dt
+        while left > 0 and self.lanes.jobs:
+            left -= TURN_COST_SECONDS
+            most = self._room(slots, fits, now)
+            sent, passes = 0, PASSES
+            while most > 0 and passes > 0 and left > 0:
+                jobs = self._send_batch(min(BATCH, most), slots, now)
+                left -= PASS_COST_SECONDS + jobs / DISPATCHED_PER_SECOND
+                sent, most = sent + jobs, most - jobs
+                # Lanes may turn out to be shorter than what they were granted: others get the rest.
+                passes = passes - 1 if jobs else 0
+            if not sent:
+                break
         self._note_held(now, now + dt)
+
+    def _room(self, slots: int, fits: bool, now: float) -> int:
+        """Jobs that may be sent in a turn."""
+        if fits:
+            held = self._dependencies.held(now)
+            able = sum(
+                min(int(self.lanes.by_tenant(lane).sum()), held.get(lane, self.lanes.jobs))
+                for lane in self._lane_names
+            )
+            return min(BATCH, able)
+        in_flight = self.runs.busy + self.runs.waiting
+        rate = expected_rate(self._meter.ended_per_second, self.runs.busy, slots, self._length)
+        room = window(slots, rate, self._meter.reserve_seconds) - in_flight
+        return min(BATCH, room_to_fill(room, self.lanes.jobs, rate))
 
     def _send_batch(self, most: int, slots: int, now: float) -> int:
         held = self._dependencies.held(now)
@@ -203,10 +228,9 @@ class PoolSimulation:
                 most_free=free_slots(slots),
                 quantum=QUANTUM_SECONDS,
             )
-        sent = sum(self._send(one.tenant_id - 1, one.jobs, one.lanes, now) for one in grants)
         idle = sum(one.jobs for one in grants) < most
         note_turn(self._fair, idle=idle, held=held, paced=held)
-        return sent
+        return sum(self._send(one.tenant_id - 1, one.jobs, one.lanes, now) for one in grants)
 
     def _tell(self, flight: Counts) -> None:
         """Say what tenants have in flight where the fair queue thinks otherwise."""
@@ -279,7 +303,9 @@ class PoolSimulation:
         """
         flight, pending = self.runs.in_flight, self.runs.pending
         active = (flight > 0) | (self._told > 0) | (self.runs.used > 0)
-        known = (self._told >= 0) & (active if self.ready else self.lanes.by_tenant > 0)
+        if not self.ready:
+            active = sum(self.lanes.by_tenant(lane) for lane in self._lane_names) > 0
+        known = (self._told >= 0) & active
         for tenant in np.nonzero(known)[0].tolist():
             self._fair.reconcile(
                 tenant + 1,

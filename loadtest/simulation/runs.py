@@ -14,6 +14,7 @@ from random import Random
 
 import numpy as np
 
+from loadtest.simulation.arrivals import part_of
 from loadtest.simulation.dependencies import Dependencies
 from loadtest.simulation.failures import FAILED_SHARE, NEW, Failures, Retry
 from loadtest.simulation.lanes import Batch
@@ -45,6 +46,8 @@ class Runs:
         self.running: Counts = np.zeros(shape, np.int64)
         self.at_broker: Counts = np.zeros(shape, np.int64)
         self._broker: deque[Batch] = deque()
+        #: First runs, and jobs at the broker, of all tenants.
+        self._first_runs = self.waiting = 0
         #: Jobs that run again, by their end, and how many by tenant.
         self._repeats: list[tuple[float, int, Batch]] = []
         self._repeating: Counts = np.zeros(len(tiers), np.int64)
@@ -76,12 +79,7 @@ class Runs:
 
     @property
     def busy(self) -> int:
-        return int(self.running.sum()) + len(self._repeats)
-
-    @property
-    def waiting(self) -> int:
-        """At the broker."""
-        return int(self.at_broker.sum())
+        return self._first_runs + len(self._repeats)
 
     def oldest(self, now: float) -> float:
         """How long the first at the broker has waited in all."""
@@ -91,10 +89,11 @@ class Runs:
         """Runs end that began before this step."""
         self._ended[:] = 0
         self._ended_again.clear()
-        if self.running.any():
-            ends = self._chance.binomial(self.running, 1.0 - np.exp(-dt / self.seconds))
+        if self._first_runs:
+            ends = part_of(self.running, 1.0 - np.exp(-dt / self.seconds), self._chance)
             self.running -= ends
             self._ended += ends
+            self._first_runs -= int(ends.sum())
         while self._repeats and self._repeats[0][0] <= until:
             batch = heappop(self._repeats)[2]
             self._repeating[batch.tenant] -= 1
@@ -102,16 +101,21 @@ class Runs:
 
     def start(self, jobs: Counts, dt: float) -> None:
         """First runs begin at any moment of the step; some end in it."""
-        ends = self._chance.binomial(jobs, self._ends_at_once(dt))
-        self.running += jobs - ends
+        ends = part_of(jobs, self._ends_at_once(dt), self._chance)
+        started = jobs - ends
+        self.running += started
         self._ended += ends
+        self._first_runs += int(started.sum())
 
     def send(self, batch: Batch) -> None:
         self._broker.append(batch)
         self.at_broker[batch.tenant, batch.kind] += batch.jobs
+        self.waiting += batch.jobs
 
     def fill(self, start: float, dt: float, slots: int, waits: Waits) -> None:
         """Free slots take what is at the broker; what ends in the same step makes room again."""
+        if not self._broker:
+            return
         free = slots - self.busy
         at_once = self._ends_at_once(dt)
         while free > 0 and self._broker:
@@ -120,11 +124,13 @@ class Runs:
             wait = max(0.0, start - batch.at)
             waits.add(start - 1e-6, self._tiers[batch.tenant], Why(batch.why), wait, jobs)
             self.at_broker[batch.tenant, batch.kind] -= jobs
+            self.waiting -= jobs
             ended = 0
             if batch.history is None:
                 ended = int(self._chance.binomial(jobs, at_once[batch.kind]))
                 self.running[batch.tenant, batch.kind] += jobs - ended
                 self._ended[batch.tenant, batch.kind] += ended
+                self._first_runs += jobs - ended
             else:
                 self._repeat(batch, start)
             free -= jobs - ended
@@ -146,14 +152,15 @@ class Runs:
 
     def settle(self, now: float) -> None:
         """What ended in this step has succeeded or failed."""
-        self.used += self._ended @ self.seconds
-        for kind, jobs in enumerate(self._ended.sum(0).tolist()):
+        totals = self._ended.sum(0).tolist()
+        for kind, jobs in enumerate(totals):
             if jobs:
                 self._settle_first(kind, jobs, now)
+        self.used += self._ended @ self.seconds
         for batch in self._ended_again:
             self.used[batch.tenant] += float(self.seconds[batch.kind])
             self._settle_again(batch, now)
-        self.ended += int(self._ended.sum()) + len(self._ended_again)
+        self.ended += sum(totals) + len(self._ended_again)
 
     def _settle_first(self, kind: int, jobs: int, now: float) -> None:
         lane = self._lane_of[kind]
@@ -185,11 +192,12 @@ class Runs:
     def crash(self, slots: int, now: float) -> None:
         """A worker dies with what runs in so many slots."""
         flat = self.running.ravel()
-        most = min(slots, int(flat.sum()))
+        most = min(slots, self._first_runs)
         if not most:
             return
         lost = self._chance.multivariate_hypergeometric(flat, most, method="marginals")
         self.running -= lost.reshape(self.running.shape)
+        self._first_runs -= most
         kinds = self.running.shape[1]
         for place in np.nonzero(lost)[0].tolist():
             for _ in range(int(lost[place])):
@@ -205,6 +213,7 @@ class Runs:
         self.running[:] = 0
         self.at_broker[:] = 0
         self._repeating[:] = 0
+        self._first_runs = self.waiting = 0
         self._repeats.clear()
         self._broker.clear()
         return lost

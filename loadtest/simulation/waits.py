@@ -63,6 +63,9 @@ class Waits:
         #: Those for a slot, by time; and all by tier and by what they were for.
         self.by_time: NDArray[np.int64] = np.zeros((buckets, BINS), np.int64)
         self.by_tier: NDArray[np.int64] = np.zeros((len(TIERS), len(Why), BINS), np.int64)
+        #: Jobs that had a slot at once, gathered for a time and by what they waited for.
+        self._at_once: Counts = np.zeros(len(TIERS), np.int64)
+        self._adding = (0, Why.SLOT)
 
     def add(self, second: float, tier: int, why: Why, seconds: float, jobs: int) -> None:
         number = bin_of(seconds + START_SECONDS)
@@ -72,13 +75,22 @@ class Waits:
 
     def add_at_once(self, second: float, by_tier: Counts, why: Why = Why.SLOT) -> None:
         """So many jobs of each tier had a slot by the next turn."""
-        each, rest = np.divmod(by_tier, PARTS)
         bucket = self._bucket(second)
+        if (bucket, why) != self._adding:
+            self.flush()
+            self._adding = (bucket, why)
+        self._at_once += by_tier
+
+    def flush(self) -> None:
+        """Add what was gathered to the histograms, spread over a turn of the scheduler."""
+        bucket, why = self._adding
+        each, rest = np.divmod(self._at_once, PARTS)
         for part, number in enumerate(AT_ONCE):
             jobs = each + rest if part == PARTS - 1 else each
             self.by_tier[:, why, number] += jobs
             if why is Why.SLOT:
                 self.by_time[bucket, number] += int(jobs.sum())
+        self._at_once[:] = 0
 
     def _bucket(self, second: float) -> int:
         return min(int(second) // BUCKET_SECONDS - self._first, len(self.by_time) - 1)
