@@ -66,6 +66,10 @@ def with_boot(scenario: Scenario, value: float) -> Scenario:
     return replace(scenario, boot_seconds=value)
 
 
+def with_slow_statements(scenario: Scenario, value: float) -> Scenario:
+    return replace(scenario, pass_seconds=value / 1000)
+
+
 def with_fewer_cells(scenario: Scenario, value: float) -> Scenario:
     return replace(scenario, cells=scenario.cells - int(value))
 
@@ -74,6 +78,7 @@ CHANGES = (
     Change("load of the whole day", "×", (1, 1.25, 1.5, 1.75, 2, 2.5, 3), with_load),
     Change("a sudden rise at the peak", "×", (1, 1.1, 1.2, 1.3, 1.5, 2, 3), with_surge),
     Change("time until a worker runs", "s", (90, 180, 360, 720, 1440, 2880), with_boot),
+    Change("a statement of the scheduler", "ms", (2, 4, 8, 16, 32), with_slow_statements),
     Change("cells removed for good", "cells", (0, 3, 6, 9, 12, 15, 18), with_fewer_cells),
 )
 
@@ -124,7 +129,7 @@ def saturated(scenario: Scenario) -> Outcome:
         scale_max=most,
         scale_policy={},
         begin_second=begin,
-        end_second=begin + 1800,
+        end_second=begin + 600,
         lost_seconds=0,
     )
     return simulate(crowded, [cell.number], processes=1)

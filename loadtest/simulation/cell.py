@@ -46,8 +46,9 @@ class PoolResult:
     #: Workers, those that start included, on average of every five minutes.
     workers: list[float]
     worker_seconds: float
-    #: Slot-seconds by tier in saturated periods: entitled to, and how far off.
+    #: Slot-seconds by tier in saturated periods, see :class:`ShareMeter`.
     entitled: list[float]
+    got: list[float]
     off: list[float]
     share_periods: int
     succeeded: int
@@ -87,11 +88,15 @@ class CellSimulation:
         self._scenario = scenario = world.scenario
         self._cell = cell = world.cells[number]
         self._is_lost = number == world.lost and scenario.lost_seconds > 0
-        self._chance = np.random.Generator(np.random.PCG64([scenario.seed, number]))
+        # Of their own, so that what arrives does not depend on what becomes of it.
+        self._noises, self._submitted, self._chance = (
+            np.random.Generator(np.random.PCG64([scenario.seed, number, stream]))
+            for stream in range(3)
+        )
         self._dice = dice = Random(f"{scenario.seed} {number}")
         kinds = {pool: [kind for kind in KINDS if kind.pool == pool] for pool in POOL_NAMES}
         self._arrivals = {
-            pool: Arrivals([kind.share for kind in own], self._chance)
+            pool: Arrivals([kind.share for kind in own], self._submitted)
             for pool, own in kinds.items()
         }
         called = sum(kind.share for kind in KINDS if kind.dependency == "model")
@@ -103,7 +108,7 @@ class CellSimulation:
             pool: PoolSimulation(
                 *(pool, own, cell.tenants, self._dependencies),
                 Workers(pool, scenario, first * sum(kind.share * kind.seconds for kind in own)),
-                *(Waits(*span), self._chance, dice),
+                *(Waits(*span), self._chance, dice, scenario.pass_seconds),
             )
             for pool, own in kinds.items()
         }
@@ -134,7 +139,7 @@ class CellSimulation:
         since = second - PEAK_SECOND
         away = 0 <= since < self._scenario.lost_seconds
         if second % NOISE_SECONDS == 0:
-            drawn = self._chance.normal(0.0, NOISE, len(self._noise))
+            drawn = self._noises.normal(0.0, NOISE, len(self._noise))
             self._noise = np.exp(drawn - NOISE**2 / 2)
         if second % NOISE_SECONDS == 0 or since in (0, self._scenario.lost_seconds):
             self._set_rates(away)
@@ -231,14 +236,14 @@ class CellSimulation:
                 for tenant, kind in np.argwhere(counts).tolist():
                     many = int(counts[tenant, kind])
                     batch = Batch(at, tenant, kind, many, why=Why.CELL)
-                    self._pools[name].put(batch)
+                    self._pools[name].queue.put(batch)
                     jobs += many
             self.result.intake -= jobs
             self._room -= jobs
 
     def _note_recovery(self, now: float) -> None:
         """Once no job waits for a slot, the loss is over."""
-        if any(pool.ready or pool.runs.waiting for pool in self._pools.values()):
+        if any(pool.queue.ready or pool.runs.waiting for pool in self._pools.values()):
             return
         assert self._back_at is not None
         self.result.recovered_seconds = now - self._back_at
@@ -257,6 +262,7 @@ class CellSimulation:
                 workers=self._workers[name],
                 worker_seconds=pool.workers.worker_seconds,
                 entitled=pool.shares.entitled.tolist(),
+                got=pool.shares.got.tolist(),
                 off=pool.shares.off.tolist(),
                 share_periods=pool.shares.periods,
                 succeeded=pool.runs.succeeded,

@@ -26,18 +26,15 @@ class Claims(list[TenantClaim]):
         self._caps: Counts = np.array([NO_CAP if cap is None else cap for cap in caps])
 
     def by_tier(self, jobs: Counts) -> Counts:
-        """Jobs by tenant and kind, added up by tier."""
-        return np.bincount(self.tiers, jobs.sum(1), len(TIERS)).astype(np.int64)
+        """Jobs by tenant, added up by tier."""
+        return np.bincount(self.tiers, jobs, len(TIERS)).astype(np.int64)
 
-    def exceeded(
-        self, wanted: Counts, flight: Counts, slots: int, more: float
-    ) -> NDArray[np.bool_]:
-        """Tenants that may not have so many jobs besides those in flight.
+    def exceeded(self, jobs: Counts, slots: int, more: float) -> NDArray[np.bool_] | None:
+        """Tenants that may not have so many jobs, if there are any.
 
         ``more``: jobs that a slot takes in a step besides the first.
         """
-        over = np.asarray(wanted > self._caps * (1.0 + more) - flight)
-        free = int(flight[self.is_free].sum()) + int(wanted[self.is_free].sum())
-        if free > free_slots(slots) * (1.0 + more):
+        over = np.asarray(jobs > self._caps * (1.0 + more))
+        if int(jobs @ self.is_free) > free_slots(slots) * (1.0 + more):
             over |= self.is_free
-        return over
+        return over if over.any() else None

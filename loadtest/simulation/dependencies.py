@@ -53,7 +53,11 @@ class Dependency:
         """Calls that ended."""
         if not calls:
             return
-        self._calls.append((self._now, calls, failed))
+        if self._calls and self._calls[-1][0] == self._now:
+            _, before, bad = self._calls.pop()
+            self._calls.append((self._now, before + calls, bad + failed))
+        else:
+            self._calls.append((self._now, calls, failed))
         if self.circuit.state is CircuitState.HALF_OPEN:
             self._probes = Window(self._probes.total + calls, self._probes.bad + failed)
             self._probing = max(0, self._probing - calls)

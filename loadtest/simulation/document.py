@@ -6,9 +6,10 @@ from app.policy.tier_limits import TIER_LIMITS
 from loadtest.report import Table, markdown
 from loadtest.simulation.admission import FLOOD_PER_SECOND
 from loadtest.simulation.breaking import BEFORE_SECONDS, SATURATED
+from loadtest.simulation.dispatching import DISPATCHED_PER_SECOND
 from loadtest.simulation.drawing import BREAKS, STARTS, WORKERS
 from loadtest.simulation.failures import FAILED_SHARE, WORKER_LIFE_SECONDS
-from loadtest.simulation.pool import DEVIATIONS, DISPATCHED_PER_SECOND, TURNS
+from loadtest.simulation.pool import DEVIATIONS, TURNS
 from loadtest.simulation.report import (
     Found,
     findings,

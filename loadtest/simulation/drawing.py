@@ -60,12 +60,12 @@ def draw_workers(day: Outcome, crowded: Outcome, file: Path) -> None:
         middle.legend(loc="upper left")
         middle.set_xlabel("hour of the day")
         names = [tier.value for tier in TIERS]
-        errors = [100 * (crowded.share_error(place) or 0.0) for place in range(len(TIERS))]
+        errors = [100 * (crowded.share("off", place) or 0.0) for place in range(len(TIERS))]
         below.bar(names, errors, width=0.5, color=COLOURS[0])
-        bound(below, 5.0, "5 %", "--")
+        bound(below, 2.0, "2 %", "--")
         for place, error in enumerate(errors):
-            beside(below, f"{error:.1f} %", (place, error), (0, 3), ha="center")
-        below.set_title("share error by tier in a saturated cell, % of the entitled slot time")
+            beside(below, f"{error:.2f} %", (place, error), (0, 3), ha="center")
+        below.set_title("share error by tier, % of a saturated cell's slot time")
         below.legend(loc="upper right")
 
 

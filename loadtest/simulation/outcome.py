@@ -94,16 +94,17 @@ class Outcome:
         """Pools whose p99 is above the objective."""
         return [pool for pool in POOL_NAMES if self.start(pool, 0.99) > OBJECTIVES[pool]]
 
-    def share_error(self, tier: int, pool: str | None = None) -> float | None:
-        """How far tenants of a tier were from their entitled slot time in saturated pools."""
+    def share(self, what: str, tier: int, pool: str | None = None) -> float | None:
+        """Part of the slot time of saturated pools that a tier was ``entitled`` to or ``got``, or
+        by which its tenants were ``off``; None if no pool was saturated."""
         pools = [
             found
             for cell in self.cells
             for name, found in cell.pools.items()
             if pool in (None, name)
         ]
-        entitled = sum(one.entitled[tier] for one in pools)
-        return sum(one.off[tier] for one in pools) / entitled if entitled > 0 else None
+        total = sum(sum(one.entitled) for one in pools)
+        return sum(getattr(one, what)[tier] for one in pools) / total if total > 0 else None
 
     def workers(self, pool: str) -> list[float]:
         """Workers of all cells, of every five minutes."""
@@ -137,7 +138,7 @@ class Outcome:
             "failures": dict(sorted(self.failures().items())),
             "pools": {pool: self._pool_data(pool) for pool in POOL_NAMES},
             "share_error": {
-                tier.value: self.share_error(place) for place, tier in enumerate(TIERS)
+                tier.value: self.share("off", place) for place, tier in enumerate(TIERS)
             },
             "arrivals_per_second": self.arrivals(),
             "cells": [
@@ -176,10 +177,9 @@ def run_cell(world: World, number: int) -> CellResult:
     return CellSimulation(world, number).run()
 
 
-def simulate(scenario: Scenario, cells: Sequence[int] | None = None, processes: int = 0) -> Outcome:
-    """Simulate these cells, or all, several at a time (as many as there are cores)."""
+def simulate(scenario: Scenario, numbers: Sequence[int], processes: int = 0) -> Outcome:
+    """Simulate these cells, as many at a time as there are cores."""
     world = build(scenario)
-    numbers = range(scenario.cells) if cells is None else cells
     processes = min(processes or os.cpu_count() or 1, len(numbers))
     if processes == 1:
         return Outcome(world, tuple(run_cell(world, number) for number in numbers))

@@ -67,6 +67,11 @@ class Runs:
         return self._refused if self.outage else self._usual
 
     @property
+    def mean_seconds(self) -> float:
+        """Of all kinds alike."""
+        return float(self._usual.mean())
+
+    @property
     def in_flight(self) -> Counts:
         """By tenant."""
         return np.asarray((self.running + self.at_broker).sum(1) + self._repeating)

@@ -23,8 +23,10 @@ class ShareMeter:
         self._got: Floats = np.zeros(len(tenants))
         self._waited: set[int] | None = None
         self._seconds = 0
-        #: Slot-seconds by tier: what tenants were entitled to, and how far they were off.
+        #: Slot-seconds by tier: what tenants were entitled to, what they got, and how far each was
+        #: off, added up.
         self.entitled: Floats = np.zeros(len(TIERS))
+        self.got: Floats = np.zeros(len(TIERS))
         self.off: Floats = np.zeros(len(TIERS))
         self.periods = 0
 
@@ -66,4 +68,5 @@ class ShareMeter:
         for tier, weight, seconds in claims:
             entitled = got * weight / total
             self.entitled[tier] += entitled
+            self.got[tier] += seconds
             self.off[tier] += abs(seconds - entitled)

@@ -87,6 +87,8 @@ class Scenario:
     surge: float = 1.0
     #: From the decision to a worker that takes jobs.
     boot_seconds: float = 90.0
+    #: What a statement of a dispatch takes the scheduler, besides the jobs.
+    pass_seconds: float = 0.002
     #: Jobs per second that the engines of a cell take; others are answered with 503.
     cell_limit: float = 10_000.0
     #: The quota of the dependency, as a part of what would be called at the peak.
@@ -139,10 +141,22 @@ class World:
     lost: int
 
     @property
-    def fullest(self) -> int:
-        """The cell with the most jobs per second, besides the one that is lost."""
+    def by_load(self) -> list[int]:
+        """The cells, those with the most jobs per second first, without the one that is lost."""
         others = [cell for cell in self.cells if cell.number != self.lost]
-        return max(others, key=lambda cell: cell.rate).number
+        return [cell.number for cell in sorted(others, key=lambda cell: -cell.rate)]
+
+    @property
+    def fullest(self) -> int:
+        return self.by_load[0]
+
+    def sample(self, count: int) -> list[int]:
+        """So many cells: the lost one, the fullest, the emptiest and others between them."""
+        order = self.by_load
+        if count > len(order):
+            return sorted([self.lost, *order])
+        picked = [order[round(step * (len(order) - 1) / (count - 2))] for step in range(count - 1)]
+        return sorted([self.lost, *picked])
 
 
 @cache
@@ -173,36 +187,36 @@ def level(scenario: Scenario, second: int) -> float:
 
 def build(scenario: Scenario) -> World:
     """Tenants with their tiers and cells; the lost cell is one of middling size."""
-    tenants = make_tenants(scenario)
-    rates = [0.0] * scenario.cells
+    cells, peak = scenario.cells, scenario.peak_per_second
+    tenants = make_tenants(
+        scenario.tenants, cells, peak, scenario.skew, scenario.spread_share, scenario.floods
+    )
+    rates = [0.0] * cells
     for tenant in tenants:
         for cell in tenant.cells:
             rates[cell] += tenant.rate / len(tenant.cells)
-    order = sorted(range(scenario.cells), key=lambda cell: (rates[cell], cell))
-    lost = order[scenario.cells // 2]
-    return World(
-        scenario, tuple(make_cell(number, tenants, lost) for number in range(scenario.cells)), lost
-    )
+    lost = sorted(range(cells), key=lambda cell: (rates[cell], cell))[cells // 2]
+    return World(scenario, tuple(make_cell(number, tenants, lost) for number in range(cells)), lost)
 
 
-def make_tenants(scenario: Scenario) -> list[Tenant]:
-    demands = [rank**-scenario.skew for rank in range(1, scenario.tenants + 1)]
-    scale = scenario.peak_per_second / math.fsum(demands)
-    most = scenario.spread_share * scenario.peak_per_second / scenario.cells
-    first_standard = int(RANKS[Tier.PRO] * scenario.tenants)
-    tenants = []
-    for number, demand in enumerate(demands):
-        spread = min(scenario.cells, max(1, math.ceil(demand * scale / most)))
-        tenants.append(
-            Tenant(
-                number,
-                tier_of((number + 1) / scenario.tenants),
-                demand * scale,
-                places(f"tenant-{number}", scenario.cells, spread),
-                floods=first_standard <= number < first_standard + scenario.floods,
-            )
+@cache
+def make_tenants(
+    count: int, cells: int, peak: float, skew: float, spread_share: float, floods: int
+) -> tuple[Tenant, ...]:
+    demands = [rank**-skew for rank in range(1, count + 1)]
+    scale = peak / math.fsum(demands)
+    most = spread_share * peak / cells
+    first_standard = int(RANKS[Tier.PRO] * count)
+    return tuple(
+        Tenant(
+            number,
+            tier_of((number + 1) / count),
+            demand * scale,
+            places(f"tenant-{number}", cells, min(cells, max(1, math.ceil(demand * scale / most)))),
+            floods=first_standard <= number < first_standard + floods,
         )
-    return tenants
+        for number, demand in enumerate(demands)
+    )
 
 
 def tier_of(rank: float) -> Tier:

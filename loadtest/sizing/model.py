@@ -62,7 +62,7 @@ class Size:
         rate = self.peak / self.cells
         span = math.log(GROUPED_PER_SECOND / SINGLE_PER_SECOND)
         way = math.log(max(rate, SINGLE_PER_SECOND) / SINGLE_PER_SECOND) / span
-        return single * (grouped / single) ** min(1.0, way)
+        return single * math.pow(grouped / single, min(1.0, way))
 
     def cores(self, part: str) -> float:
         """Cores that a part needs at the peak, in all cells."""
