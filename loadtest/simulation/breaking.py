@@ -116,20 +116,20 @@ def ladders(scenario: Scenario) -> list[Ladder]:
         return list(executor.map(climb, [scenario] * len(numbers), numbers))
 
 
-def saturated(scenario: Scenario) -> Outcome:
+def saturated(scenario: Scenario, seconds: int = 900) -> Outcome:
     """The fullest cell with too few workers for the peak: who gets the slots."""
     cell = build(scenario).cells[build(scenario).fullest]
     most = {}
     for pool in POOL_NAMES:
         needed = cell.rate * sum(kind.share * kind.seconds for kind in KINDS if kind.pool == pool)
         most[pool] = max(1, int(SATURATED * needed / POOLS[pool].slots))
-    begin = PEAK_SECOND - 900
     crowded = replace(
         scenario,
+        scale_min=dict.fromkeys(most, 1),
         scale_max=most,
         scale_policy={},
-        begin_second=begin,
-        end_second=begin + 600,
+        begin_second=PEAK_SECOND - seconds // 2,
+        end_second=PEAK_SECOND - seconds // 2 + seconds,
         lost_seconds=0,
     )
     return simulate(crowded, [cell.number], processes=1)

@@ -125,11 +125,8 @@ class Outcome:
 
     def data(self) -> dict[str, Any]:
         """All of it, for machines; the same run gives the same bytes."""
-        scenario = asdict(self.scenario)
-        scenario["scale_policy"] = {k: dict(v) for k, v in self.scenario.scale_policy.items()}
-        scenario["scale_max"] = dict(self.scenario.scale_max)
         return {
-            "scenario": scenario,
+            "scenario": asdict(self.scenario),
             "lost_cell": self.world.lost,
             "arrived": self.arrived,
             "balanced": self.balanced,

@@ -82,7 +82,7 @@ class PoolSimulation:
         """
         slots = self.workers.slots
         demand = max(scale * arrivals.slots(self.runs.seconds), float(self.runs.busy))
-        calm = not self.queue.ready and not self.runs.waiting
+        calm = not self.lanes.jobs and not self.runs.waiting
         roomy = calm and demand + DEVIATIONS * math.sqrt(demand) + 1 < slots
         turns = 1 if roomy else TURNS[self.name]
         arrived = 0

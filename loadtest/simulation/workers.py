@@ -11,7 +11,7 @@ from typing import Any, cast
 from app.policy.scaling import ScalingState, decide, policy_of
 from app.scheduler.autoscaler import reading_of
 from app.scheduler.dispatching.pools import PoolState
-from loadtest.simulation.world import SCALE_MIN, Scenario
+from loadtest.simulation.world import Scenario
 from models.pools import POOLS
 
 
@@ -21,7 +21,7 @@ class Workers:
         self.pool = pool
         self.slots_each = POOLS[pool].slots
         self._policy = policy = policy_of(
-            pool, SCALE_MIN, scenario.scale_max, scenario.scale_policy
+            pool, scenario.scale_min, scenario.scale_max, scenario.scale_policy
         )
         needed = math.ceil(busy_slots / (1 - policy.headroom) / self.slots_each)
         self.live = min(max(policy.least, needed), policy.most)

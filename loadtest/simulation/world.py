@@ -100,6 +100,7 @@ class Scenario:
     #: Tenants of tier standard that submit 300 jobs per second for half an hour from 10:00 on.
     floods: int = 10
     #: Settings of the autoscaler in each cell, see ``docs/scaling.md``.
+    scale_min: Mapping[str, int] = field(default_factory=lambda: SCALE_MIN)
     scale_max: Mapping[str, int] = field(default_factory=lambda: SCALE_MAX)
     scale_policy: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: SCALE_POLICY)
     begin_second: int = 0
