@@ -53,7 +53,7 @@ FLAGS = (
     ("--quick", False, "two cells around the peak"),
     ("--docs", False, "also write docs/simulation.md and its pictures"),
     ("--seed", 1, "of all chances"),
-    ("--cells", 6, "that are simulated, of thirty"),
+    ("--cells", 4, "that are simulated, of thirty"),
 )
 
 if __name__ == "__main__":

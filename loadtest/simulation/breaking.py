@@ -12,7 +12,7 @@ from loadtest.simulation.world import KINDS, PEAK_SECOND, POOL_NAMES, Scenario, 
 from models.pools import POOLS
 
 #: From so long before the peak, and until so long after it.
-BEFORE_SECONDS, AFTER_SECONDS = 5400, 1200
+BEFORE_SECONDS, AFTER_SECONDS = 3600, 600
 #: Part of the slots needed at the peak that a saturated cell has.
 SATURATED = 0.6
 
@@ -75,11 +75,11 @@ def with_fewer_cells(scenario: Scenario, value: float) -> Scenario:
 
 
 CHANGES = (
-    Change("load of the whole day", "×", (1, 1.25, 1.5, 1.75, 2, 2.5, 3), with_load),
-    Change("a sudden rise at the peak", "×", (1, 1.1, 1.2, 1.3, 1.5, 2, 3), with_surge),
-    Change("time until a worker runs", "s", (90, 180, 360, 720, 1440, 2880), with_boot),
-    Change("a statement of the scheduler", "ms", (2, 4, 8, 16, 32), with_slow_statements),
-    Change("cells removed for good", "cells", (0, 3, 6, 9, 12, 15, 18), with_fewer_cells),
+    Change("load of the whole day", "×", (1, 1.25, 1.5, 2), with_load),
+    Change("a sudden rise at the peak", "×", (1.1, 1.2, 1.35, 1.5, 2), with_surge),
+    Change("time until a worker runs", "s", (90, 360, 1440, 2880), with_boot),
+    Change("a statement of the scheduler", "ms", (2, 4, 8, 16), with_slow_statements),
+    Change("cells removed for good", "cells", (0, 4, 8, 12), with_fewer_cells),
 )
 
 
@@ -116,7 +116,7 @@ def ladders(scenario: Scenario) -> list[Ladder]:
         return list(executor.map(climb, [scenario] * len(numbers), numbers))
 
 
-def saturated(scenario: Scenario, seconds: int = 900) -> Outcome:
+def saturated(scenario: Scenario, seconds: int = 600) -> Outcome:
     """The fullest cell with too few workers for the peak: who gets the slots."""
     cell = build(scenario).cells[build(scenario).fullest]
     most = {}

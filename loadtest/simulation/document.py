@@ -80,7 +80,10 @@ def opening(found: Found) -> str:
         "what the engines bear. That is measured on one machine "
         "([performance.md](performance.md)) and computed in [sizing.md](sizing.md). The same "
         "seed gives the same numbers; this page is written by `python -m loadtest.simulation "
-        f"--docs` (seed {day.scenario.seed}), and a shorter run is part of `make test`."
+        f"--docs` (seed {day.scenario.seed}), and a shorter run is part of `make test`.\n\n"
+        f"{len(day.cells)} of the cells are simulated: the lost one, the fullest, the emptiest and "
+        "others between them. Cells share nothing, so the others are taken to be like these: "
+        f"counts of all cells are those of the simulated ones times {day.whole:.2f}, by load."
     )
 
 

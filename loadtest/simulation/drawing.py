@@ -70,7 +70,7 @@ def draw_workers(day: Outcome, crowded: Outcome, file: Path) -> None:
 
 
 def draw_breaks(ladders: Sequence[Ladder], file: Path) -> None:
-    with picture(file, rows=2, columns=2, inches_high=6.0) as axes:
+    with picture(file, rows=2, columns=3, inches_high=5.6) as axes:
         for axis, ladder in zip(axes.flat, ladders, strict=False):
             values = [one.value for one in ladder.trials]
             for pool, colour in zip(POOL_NAMES, COLOURS, strict=False):
@@ -78,7 +78,9 @@ def draw_breaks(ladders: Sequence[Ladder], file: Path) -> None:
                 axis.plot(values, parts, "o-", color=colour, label=pool)
             bound(axis, 1.0, "objective", "--")
             axis.set_yscale("log")
-            axis.set_title(f"{ladder.name}, {ladder.unit}")
-        axes.flat[0].set_ylabel("p99 ÷ objective")
-        axes.flat[2].set_ylabel("p99 ÷ objective")
-        axes.flat[0].legend(loc="upper left")
+            axis.set_title(f"{ladder.name}, {ladder.unit}", fontsize=9)
+        axes[0, 0].set_ylabel("p99 ÷ objective")
+        axes[1, 0].set_ylabel("p99 ÷ objective")
+        *_, spare = axes.flat
+        spare.axis("off")
+        spare.legend(*axes[0, 0].get_legend_handles_labels(), loc="center")

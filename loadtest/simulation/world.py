@@ -92,7 +92,7 @@ class Scenario:
     #: Jobs per second that the engines of a cell take; others are answered with 503.
     cell_limit: float = 10_000.0
     #: The quota of the dependency, as a part of what would be called at the peak.
-    quota_share: float = 0.97
+    quota_share: float = 1.05
     #: One cell is lost at the peak for so long; 0: none.
     lost_seconds: int = 600
     #: The dependency fails for so long from 16:00 on.
