@@ -125,7 +125,7 @@ def outcome(found: Found) -> str:
             "",
             table_text(workers_table(found)),
             "",
-            '"As set" is the deployment below, all cells. "As shipped" is the fullest cell '
+            '"As set" is the deployment below. "As shipped" is the fullest cell alone '
             f"with the autoscaler's defaults, scaled up to all cells by its load: "
             f"{money(found.shipped.worker_money())} per day instead of "
             f"{money(day.worker_money())}.",

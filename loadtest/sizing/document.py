@@ -18,7 +18,13 @@ from loadtest.sizing.inputs import (
     STORED_BYTES,
     WORKERS,
 )
-from loadtest.sizing.model import HEADROOM, Size, overhead_cores, slot_seconds
+from loadtest.sizing.model import (
+    HEADROOM,
+    ONE_MACHINE_PER_SECOND,
+    Size,
+    overhead_cores,
+    slot_seconds,
+)
 
 SIZES = {"1 thousand": 1e3, "100 thousand": 1e5, "10 million": 1e7, "2 billion": 2e9}
 
@@ -33,14 +39,15 @@ INPUT_TEXT = """\
 Measured on machines with two cores, see [performance.md](performance.md). Jobs that do nothing, \
 with payloads of some bytes: what your jobs compute is yours, and what they carry is added to WAL \
 and disk. A job that comes alone pays for three commits; under load they are shared. In between \
-the cost is taken to fall as a power of the rate."""
+the cost is taken to fall as a power of the rate. Flushes are the writes that jobs wait for; what \
+checkpoints and vacuum write besides was not measured."""
 SIZE_TEXT = """\
 The kinds of jobs are those of the [simulation](simulation.md#the-world), {seconds:.2f} \
 slot-seconds per job on average. Cores are for the peak, workers too; money is for a month of such \
-days, with engines that are always there and workers that follow the load. Up to a few jobs per \
-second a machine with two cores does all of it (`make up`). From 10 million on three machines are \
-the least that survive the loss of one ([cluster.md](cluster.md)): where the table says less, take \
-those."""
+days, with engines that are always there and workers that follow the load. Up to \
+{one:g} jobs per second a machine with two cores does all of it (`make up`), workers included. \
+Beyond, three machines with two cores each are the least that survive the loss of one \
+([cluster.md](cluster.md)); the money includes them."""
 LIMIT_TEXT = """\
 What one cell bears, one limit after the other as its load grows. Beyond the last, more cells do \
 what no larger machine does: a cell is a whole copy with tenants of its own, so that nothing is \
@@ -49,7 +56,7 @@ shared that could be full."""
 
 def figure(value: float) -> str:
     """With as many digits as mean something."""
-    if value >= 100:
+    if not value or value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 1 else f"{value:.2f}"
 
@@ -162,7 +169,7 @@ def document() -> str:
         INPUT_TEXT,
         table_text(input_table()),
         "## Sizes",
-        SIZE_TEXT.format(seconds=mean),
+        SIZE_TEXT.format(seconds=mean, one=ONE_MACHINE_PER_SECOND),
         table_text(size_table()),
         f"Workers of the peak include {100 * HEADROOM:.0f} % free slots; those of 2 billion are "
         "simulated, with boot times and a lost cell, in [simulation.md](simulation.md).",

@@ -21,9 +21,9 @@ SCHEDULER_PER_SECOND = 15_400.0
 #: Of a core, without any job.
 IDLE_PERCENT = 2.9
 #: Bytes of WAL, flushes of it and bytes that stay per job: alone, and 64 at a time.
-SINGLE_WAL, GROUPED_WAL = 4300.0, 2000.0
-SINGLE_FLUSHES, GROUPED_FLUSHES = 3.0, 0.3
-STORED_BYTES = 700.0
+SINGLE_WAL, GROUPED_WAL = 3900.0, 2130.0
+SINGLE_FLUSHES, GROUPED_FLUSHES = 2.62, 0.18
+STORED_BYTES = 590.0
 
 #: Peak of a day over its mean: 150,000 per second of two billion per day.
 PEAK = 150_000 / (2e9 / 86_400)

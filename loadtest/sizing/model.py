@@ -36,7 +36,9 @@ from models.pools import POOLS
 DAY_SECONDS, MONTH_HOURS = 86_400, 720
 #: Slots that are kept free at the peak, as the autoscaler does in ``short``.
 HEADROOM = 0.2
-#: Machines of the smallest deployment that survives the loss of one, and their cores together.
+#: Up to this peak a machine with two cores does all of it.
+ONE_MACHINE_PER_SECOND, ONE_MACHINE_CORES = 10.0, 2.0
+#: Cores of the three machines that survive the loss of one.
 CLUSTER_CORES = 6.0
 
 
@@ -99,11 +101,14 @@ class Size:
             pool: DAY_SECONDS * self.mean * slot_seconds(pool) / POOLS[pool].slots / FILLED / 3600
             for pool in POOL_NAMES
         }
-        worker_cores = sum(max(24.0, hours[pool]) * 30 * WORKER_CORES[pool] for pool in POOL_NAMES)
+        worker_cores = sum(max(24.0, hours[p]) * 30 * WORKER_CORES[p] for p in POOL_NAMES)
+        engine_cores = max(self.engine_cores, CLUSTER_CORES)
+        if self.peak <= ONE_MACHINE_PER_SECOND:
+            engine_cores, worker_cores = ONE_MACHINE_CORES, 0.0
         stored = COPIES * self.cells * self.disk(stored_bytes) / 1e9 * SSD_GB_MONTH
         wal = self.between(SINGLE_WAL, GROUPED_WAL) * self.jobs_per_day * KEPT_DAYS / 1e9
         return {
-            "engines and API": max(self.engine_cores, 1.0) * MONTH_HOURS * CORE_HOUR,
+            "engines and API": engine_cores * MONTH_HOURS * CORE_HOUR,
             "workers": worker_cores * CORE_HOUR,
             "disks and archive": stored + wal * ARCHIVE_GB_MONTH,
         }

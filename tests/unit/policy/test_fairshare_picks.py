@@ -219,3 +219,41 @@ def test_a_pick_among_ten_thousand_looks_at_as_few_as_among_ten(
     monkeypatch.setattr(heaps_module, "heappop", counted)
     assert len(queue.allocate(500, slots=500, held={"claude": 0})) == 500
     assert looks <= 502
+
+
+def test_tenants_with_few_jobs_do_not_take_the_picks_of_all_others() -> None:
+    queue, jobs = FairQueue(1.0), dict.fromkeys(range(1, 21), 2)
+    for tenant in jobs:
+        # Each is so far behind the next that it would get every pick.
+        queue.set_tenant(tenant, TenantClaim(Entitlement(1000.0)), served=10.0 * tenant)
+    served: list[int] = []
+    for _ in range(15):
+        left = dict(jobs)
+        for tenant in jobs:
+            queue.add_lane(tenant, "")
+        for _ in range(3):
+            for grant in queue.allocate(100, slots=1000):
+                tenant = grant.tenant_id
+                given, left[tenant] = (
+                    min(grant.jobs, left[tenant]),
+                    max(0, left[tenant] - grant.jobs),
+                )
+                if not left[tenant]:
+                    queue.remove_lane(tenant, "")
+                queue.dispatched(tenant, [1.0] * given)
+        served.append(len([tenant for tenant in jobs if not left[tenant]]))
+        for tenant in jobs:
+            queue.reconcile(tenant, used=0.0, pending=0.0, in_flight=0)
+    assert served[-1] == len(jobs), served
+
+
+def test_a_tenant_alone_gets_all_picks_however_few_jobs_it_had() -> None:
+    queue = FairQueue(1.0)
+    queue.set_tenant(1, TenantClaim(Entitlement(10.0)))
+    queue.add_lane(1, "")
+    queue.allocate(10, slots=100)
+    queue.remove_lane(1, "")
+    queue.dispatched(1, [1.0])
+    queue.add_lane(1, "")
+    (grant,) = queue.allocate(50, slots=100)
+    assert grant.jobs == 50
