@@ -2,7 +2,7 @@
 # line: make up PORT=9000 WORKERS_MEDIUM=4 BROKER=filesystem FAIRLINE_HOME=.run-b
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status demo test test-unit test-long lint bench bench-dispatch bench-snapshot retention lab bench-console pictures chaos attack \
+.PHONY: help up down status demo test test-unit test-long lint bench bench-dispatch bench-snapshot retention lab bench-console pictures chaos attack simulation \
 	upgrade-test restarts bare-test compose-test quorum-test cluster chaos-cluster cluster-status cluster-down cluster-test \
 	cluster-packages sbom hashes audit clean venv venv-dev broker browser faketime prometheus mmdebstrap
 
@@ -103,6 +103,9 @@ lab: venv-dev broker ## run every experiment of the load lab; QUICK=1 in a quart
 
 lab-%: venv-dev broker ## run one of them: knee, scaling, pool, swarm, peers, cost, soak; QUICK=1 is shorter, MINUTES=120 a longer soak
 	$(PY) -m loadtest.lab $(if $(QUICK),--quick) $(if $(MINUTES),--minutes $(MINUTES)) $*
+
+simulation: venv-dev ## simulate two billion jobs in a day with Fairline's own policies, in some minutes; QUICK=1 the peak alone, SEED=… another day
+	$(PY) -m loadtest.simulation $(if $(QUICK),--quick) $(if $(SEED),--seed $(SEED))
 
 chaos: venv-dev broker faketime ## break a stack of its own for MINUTES=2 under load; SEED=… repeats a run
 	$(PY) -m loadtest.chaos --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED))

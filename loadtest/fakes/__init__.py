@@ -1,1 +1,1 @@
-"""Servers that stand in for those of others: they check what they are asked, and misbehave."""
+"""Stand-ins: servers of others, which check what they are asked and misbehave; a token bucket."""

@@ -2,6 +2,11 @@
 
 The lowest of every open heap are in one small heap; whoever was picked comes back to it with a
 higher trial pass. So a pick costs the logarithm of the number of waiting tenants.
+
+How many jobs wait in a lane is not known. A tenant far behind the others, with few jobs, would get
+every pick and leave most of them over, time and again. So nobody is picked for more than about
+twice what its lanes gave when they were last empty, unless picks are left when all others have
+theirs.
 """
 
 from __future__ import annotations
@@ -43,6 +48,8 @@ class Allocation:
         self._limited = {heap for heap in opened if not heap.lanes.isdisjoint(limits)}
         self._picked: list[Entity] = []
         self._spent: dict[int, dict[str, int]] = {}
+        #: Who has as many picks as its lanes are thought to hold; None: that no longer counts.
+        self._sated: list[tuple[float, int, Entity, LaneHeap]] | None = []
         self._candidates = [
             (heap.offset + entity.pass_, entity.id, entity, heap)
             for heap in opened
@@ -53,15 +60,26 @@ class Allocation:
     def lowest(self) -> float:
         """The pass of the next to be picked; infinite if there is none."""
         candidates = self._candidates
-        while candidates and candidates[0][3].closed:
+        while candidates or self._recall_sated():
+            if not candidates[0][3].closed:
+                return candidates[0][0]
             self._run_queue.mark_dirty(heappop(candidates)[2])
-        return candidates[0][0] if candidates else inf
+        return inf
+
+    def _recall_sated(self) -> bool:
+        """All others have their picks: whoever might hold more may have the rest."""
+        if not self._sated:
+            return False
+        self._candidates.extend(self._sated)
+        heapify(self._candidates)
+        self._sated = None
+        return True
 
     def take(self, most: int, rival: float) -> list[Entity]:
         """Pick up to ``most`` times the lowest pass, as long as it is not above the rival's."""
         picks: list[Entity] = []
         candidates, limited = self._candidates, self._limited
-        while most > 0 and candidates:
+        while most > 0 and (candidates or self._recall_sated()):
             pass_, number, entity, heap = candidates[0]
             if heap.closed:
                 self._run_queue.mark_dirty(heappop(candidates)[2])
@@ -75,10 +93,11 @@ class Allocation:
                 self._spend(entity, heap)
             if entity.cap is not None and entity.in_flight + jobs >= entity.cap:
                 heappop(candidates)
+            elif jobs >= entity.held and self._sated is not None:
+                heappop(candidates)
+                self._sated.append((self._trial_pass(entity, heap), number, entity, heap))
             elif jobs % self._at_once(entity) == 0:
-                trial = entity.pending + jobs * entity.expected
-                pass_ = heap.offset + entity.served + trial / entity.weight_class.weight
-                heapreplace(candidates, (pass_, number, entity, heap))
+                heapreplace(candidates, (self._trial_pass(entity, heap), number, entity, heap))
             if jobs == 1:
                 self._picked.append(entity)
                 following = heap.pop()
@@ -86,6 +105,11 @@ class Allocation:
                     pass_ = heap.offset + following.pass_
                     heappush(candidates, (pass_, following.id, following, heap))
         return picks
+
+    @staticmethod
+    def _trial_pass(entity: Entity, heap: LaneHeap) -> float:
+        trial = entity.pending + entity.granted * entity.expected
+        return heap.offset + entity.served + trial / entity.weight_class.weight
 
     def _at_once(self, entity: Entity) -> int:
         """Picks in a row: as many of its jobs as fit into the quantum."""
@@ -96,7 +120,7 @@ class Allocation:
     def grants(self) -> list[Grant]:
         """What was picked, in order of the first pick. All entities go back to their heaps."""
         mark_dirty, limits = self._run_queue.mark_dirty, self._limits
-        for _, _, entity, _ in self._candidates:
+        for _, _, entity, _ in (*self._candidates, *(self._sated or ())):
             mark_dirty(entity)
         granted = []
         for entity in self._picked:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from math import fsum
+from math import fsum, inf
 
 from app.policy.fairshare.tiers import Entitlement
 
@@ -25,6 +25,8 @@ TRUST = 2.0
 SMOOTHING = 0.2
 #: Jobs after which measurements begin to fade.
 MEMORY = 40.0
+#: Jobs that lanes which were empty are thought to hold at least.
+LEAST_HELD = 4
 
 
 class WeightClass:
@@ -66,6 +68,8 @@ class Entity:
     dispatched: int = 0
     #: Picks of the allocation that is being made.
     granted: int = 0
+    #: Jobs that its lanes are thought to hold at most, by what they gave before.
+    held: float = inf
     lanes: frozenset[str] = frozenset()
     heap: LaneHeap | None = None
     version: int = 0
@@ -78,6 +82,13 @@ class Entity:
         self.estimated += (fsum(seconds) / len(seconds) - self.estimated) * gain
         self.dispatched += len(seconds)
         return fsum(seconds) * self.scale
+
+    def note_given(self, jobs: int) -> None:
+        """Its lanes gave so many jobs, and are empty now if it waits in none."""
+        if not self.lanes:
+            self.held = max(LEAST_HELD, 2 * jobs)
+        elif jobs >= self.held:
+            self.held *= 2
 
     def refund(self, seconds: Sequence[float]) -> float:
         """Slot-seconds that were charged for jobs that could not be published."""

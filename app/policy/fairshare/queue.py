@@ -135,6 +135,7 @@ class FairQueue:
         if lane in entity.lanes:
             self.lanes -= 1
             entity.lanes -= {lane}
+            entity.note_given(0)
             self._run_queue(claim).mark_dirty(entity)
 
     def clear(self) -> None:
@@ -229,6 +230,7 @@ class FairQueue:
         if not seconds:
             return
         entity, claim = self._known[tenant_id]
+        entity.note_given(len(seconds))
         self._charge(entity, claim, entity.charge(seconds), len(seconds))
         # Time is what was served, not what was estimated: a newcomer would start with a debt
         # for jobs that may turn out to be a hundred times as short, and would keep it.

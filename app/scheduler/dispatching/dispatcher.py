@@ -17,7 +17,7 @@ from sqlalchemy import Engine
 
 from app.broker.publish import Publisher, release_undelivered
 from app.errors import BrokerUnavailable
-from app.policy.fairshare import Grant, fewest_first, free_slots
+from app.policy.fairshare import Grant, fewest_first, free_slots, note_turn
 from app.policy.window import expected_rate, room_to_fill, seconds_to_room, window
 from app.reads.estimates import Estimates
 from app.scheduler.dispatching.pool_queues import PoolQueue
@@ -235,11 +235,8 @@ class Dispatcher(RoleQueries):
         self, queue: PoolQueue, idle: bool, held: Mapping[str, int], now: float
     ) -> None:
         """Without contention debts are forgiven; jobs whose arrival was missed are looked for."""
-        # Tenants that wait for a quota compete for it: forgiven debts would give it to anybody.
-        waits = queue.fair.any_waiting(held.keys() - self._pacers.limited)
-        if idle and not waits:
-            queue.fair.forgive_debts(held)
-        queue.contended = queue.contended or not idle or queue.fair.any_waiting(held)
+        waits = note_turn(queue.fair, idle=idle, held=held, paced=self._pacers.limited)
+        queue.contended = queue.contended or waits
         if queue.fair.lanes:
             queue.without_lanes_since = None
         elif queue.without_lanes_since is None:

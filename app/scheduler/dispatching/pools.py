@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Engine, Row
 
-from app.policy.window import RESERVE_SECONDS, next_reserve, smoothed_rate
+from app.policy.pool_meter import PoolMeter
 from app.reads.demand import READ_TENANT_DEPTHS
 from app.scheduler.dispatching.held_back import Allowances, HoldReader, Holds
 from app.scheduler.dispatching.pool_queues import PoolQueues
@@ -20,8 +20,6 @@ from models.store.session import fetch
 
 logger = logging.getLogger(__name__)
 
-#: The rate of endings is measured over so long: ten jobs that end at once are no rate of hundreds.
-RATE_SECONDS = 1.0
 #: Workers of slices are read this often.
 SLICES_SECONDS = 0.5
 
@@ -128,10 +126,8 @@ class Pools:
         self.queues = queues
         #: Whether jobs were scheduled at the last read, or that is not known.
         self.has_scheduled = True
-        #: By pool: the rate, the endings and when these were counted.
-        self._rates: dict[str, tuple[float, int, float]] = {}
-        #: By pool: the reserve in seconds, and when to adapt it.
-        self._reserves: dict[str, tuple[float, float]] = {}
+        #: Rate of endings and reserve, by pool.
+        self._meters = {pool: PoolMeter(PRESENCE_SECONDS) for pool in POOLS}
         #: What is held back at a time.
         self.holds = HoldReader(engine, allowances).read
         self._slices: dict[str, list[Slice]] = {}
@@ -151,8 +147,8 @@ class Pools:
             PoolState(
                 **row._mapping,
                 in_slices=sum(self.in_slices(row.name).values()),
-                ended_per_second=self._rate(row.name, row.ended, now),
-                reserve_seconds=self._reserve(row, now),
+                ended_per_second=self._meters[row.name].count(row.ended, now),
+                reserve_seconds=self._meters[row.name].adapt(row.queued, row.busy, row.slots, now),
                 ready=self._ready(row.name, row.queued, holds, held.get(row.name, 0)),
             )
             for row in rows
@@ -235,20 +231,3 @@ class Pools:
     def free_full(self, pool: str) -> bool:
         """Whether free accounts may have no more in flight."""
         return pool in self.queues and self.queues[pool].fair.free_full
-
-    def _reserve(self, row: Any, now: float) -> float:
-        """Adapted as often as workers report how many slots are busy, and only under load."""
-        reserve, due = self._reserves.get(row.name, (RESERVE_SECONDS, now + PRESENCE_SECONDS))
-        if not row.queued:
-            due = now + PRESENCE_SECONDS
-        elif now >= due:
-            reserve, due = next_reserve(reserve, row.busy, row.slots), now + PRESENCE_SECONDS
-        self._reserves[row.name] = (reserve, due)
-        return reserve
-
-    def _rate(self, pool: str, ended: int, now: float) -> float:
-        rate, before, at = self._rates.get(pool, (0.0, ended, now))
-        if now - at >= RATE_SECONDS or pool not in self._rates:
-            rate = smoothed_rate(rate, ended - before, now - at)
-            self._rates[pool] = (rate, ended, now)
-        return rate

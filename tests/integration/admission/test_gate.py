@@ -19,6 +19,7 @@ from app.admission.refusals import MOST_KEPT, Refusals, read_refusals
 from app.errors import QueueDepthExceeded, RateLimited
 from app.policy.rate_limit import limit_of
 from app.tenants.tenant import PoolLimits, TenantProfile
+from loadtest.fakes.token_bucket import lease, take
 from models.settings import DatabaseSettings
 from models.store.errors import StateStoreUnavailable
 from models.store.session import open_engine, transaction
@@ -26,7 +27,6 @@ from tests.support.database_fixture import DatabaseFixture
 from tests.support.emptied import COUNTS, emptied
 from tests.support.plans import plan_of
 from tests.support.statements import statements
-from tests.support.token_bucket import lease, take
 
 SECONDS = 1.5
 NOWHERE = "postgresql+psycopg2://nobody@127.0.0.1:1/nothing"

@@ -219,3 +219,38 @@ def test_a_pick_among_ten_thousand_looks_at_as_few_as_among_ten(
     monkeypatch.setattr(heaps_module, "heappop", counted)
     assert len(queue.allocate(500, slots=500, held={"claude": 0})) == 500
     assert looks <= 502
+
+
+def test_tenants_with_few_jobs_do_not_take_the_picks_of_all_others() -> None:
+    queue, tenants = FairQueue(1.0), range(1, 21)
+    for tenant in tenants:
+        queue.set_tenant(tenant, standing(1000.0))
+    complete = []
+    for _ in range(15):
+        left = dict.fromkeys(tenants, 2)
+        for tenant in tenants:
+            # Each is so far behind the next that it would get a hundred picks before that.
+            in_flight = 100 * tenant
+            queue.reconcile(tenant, used=0.0, pending=float(in_flight), in_flight=in_flight)
+            queue.add_lane(tenant, "")
+        for _ in range(3):
+            for grant in queue.allocate(100, slots=10_000):
+                given = min(grant.jobs, left[grant.tenant_id])
+                left[grant.tenant_id] -= given
+                if not left[grant.tenant_id]:
+                    queue.remove_lane(grant.tenant_id, "")
+                queue.dispatched(grant.tenant_id, [1.0] * given)
+        complete.append(not any(left.values()))
+    assert all(complete[-5:])
+
+
+def test_a_tenant_alone_gets_all_picks_however_few_jobs_it_had() -> None:
+    queue = FairQueue(1.0)
+    queue.set_tenant(1, TenantClaim(Entitlement(10.0)))
+    queue.add_lane(1, "")
+    queue.allocate(10, slots=100)
+    queue.remove_lane(1, "")
+    queue.dispatched(1, [1.0])
+    queue.add_lane(1, "")
+    (grant,) = queue.allocate(50, slots=100)
+    assert grant.jobs == 50

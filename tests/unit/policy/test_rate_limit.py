@@ -10,7 +10,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from app.policy.rate_limit import PERIOD_SECONDS, LeasedTokens, Limit, limit_of
-from tests.support.token_bucket import lease, take
+from loadtest.fakes.token_bucket import lease, take
 
 RATES = st.sampled_from([0.5, 1.0, 3.0, 10.0, 33.3, 100.0, 1000.0])
 EXACT = 1e-3

@@ -1,0 +1,40 @@
+"""What the tenants of a cell may claim in a pool, by their tiers, as the product has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.policy.fairshare import TenantClaim, Tier, entitlement_of, free_slots
+from app.policy.tier_limits import TIER_LIMITS
+from loadtest.simulation.world import TIERS, Counts, Tenant
+
+NO_CAP = np.iinfo(np.int64).max // 4
+
+
+class Claims(list[TenantClaim]):
+    def __init__(self, pool: str, tenants: Sequence[Tenant]) -> None:
+        caps = [TIER_LIMITS[one.tier].cap(pool) for one in tenants]
+        super().__init__(
+            TenantClaim(entitlement_of(one.tier), one.tier is Tier.FREE, cap)
+            for one, cap in zip(tenants, caps, strict=True)
+        )
+        self.tiers: Counts = np.array([TIERS.index(one.tier) for one in tenants])
+        self.is_free: NDArray[np.bool_] = np.array([one.tier is Tier.FREE for one in tenants])
+        self._caps: Counts = np.array([NO_CAP if cap is None else cap for cap in caps])
+
+    def by_tier(self, jobs: Counts) -> Counts:
+        """Jobs by tenant, added up by tier."""
+        return np.bincount(self.tiers, jobs, len(TIERS)).astype(np.int64)
+
+    def exceeded(self, jobs: Counts, slots: int, more: float) -> NDArray[np.bool_] | None:
+        """Tenants that may not have so many jobs, if there are any.
+
+        ``more``: jobs that a slot takes in a step besides the first.
+        """
+        over = np.asarray(jobs > self._caps * (1.0 + more))
+        if int(jobs @ self.is_free) > free_slots(slots) * (1.0 + more):
+            over |= self.is_free
+        return over if over.any() else None
