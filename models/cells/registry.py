@@ -1,0 +1,127 @@
+"""The registry of cells: which there are, and how to reach them.
+
+Any migrated database of Fairline can be the registry: that of the first cell, or one of its own.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import IntegrityError
+
+from models.settings import DatabaseSettings
+from models.store.roles import DatabaseRole
+from models.store.session import connect, execute, fetch, open_engine, transaction
+
+#: Ids of tenants of a cell begin here, times its number: no two cells give out the same.
+TENANTS_OF_A_CELL = 10**12
+MOST_CELLS = 4095
+#: Connections that a process keeps to the registry.
+REGISTRY_CONNECTIONS = 2
+
+COLUMNS = "name, number, region, database_url, broker_url, read_database_url, state"
+READ_CELLS = f"SELECT {COLUMNS} FROM cells ORDER BY number"
+#: The lowest number that no cell has, where none is given. Two at a time: the second fails.
+ADD_CELL = f"""
+    INSERT INTO cells ({COLUMNS})
+    SELECT %(name)s, coalesce(%(number)s, (
+               SELECT min(free) FROM generate_series(1, {MOST_CELLS}) AS free
+               WHERE free NOT IN (SELECT number FROM cells))),
+           %(region)s, %(database_url)s, %(broker_url)s, %(read_database_url)s, 'open'
+    ON CONFLICT (name) DO UPDATE
+    SET region = excluded.region, database_url = excluded.database_url,
+        broker_url = excluded.broker_url, read_database_url = excluded.read_database_url,
+        changed_at = now()
+    WHERE %(number)s IS NULL OR cells.number = %(number)s
+    RETURNING {COLUMNS}
+"""
+SET_STATE = "UPDATE cells SET state = %(state)s, changed_at = now() WHERE name = %(name)s"
+SET_IDENTITY = """
+    INSERT INTO cell_identity (number, name) VALUES (%(number)s, %(name)s)
+    ON CONFLICT (only) DO UPDATE SET name = excluded.name
+    WHERE cell_identity.number = excluded.number
+"""
+READ_IDENTITY = "SELECT number, name FROM cell_identity"
+#: Never back: numbers that were given out are not given out again.
+RAISE_TENANT_IDS = """
+    SELECT setval('tenants_id_seq', %(first)s, false)
+    FROM tenants_id_seq WHERE last_value < %(first)s
+"""
+
+
+class CellRow(NamedTuple):
+    """A cell as the registry knows it."""
+
+    name: str
+    number: int
+    region: str
+    database_url: str
+    broker_url: str
+    read_database_url: str
+    #: ``open`` or ``draining``.
+    state: str
+
+
+class OtherCell(Exception):
+    """This database is of another cell, or the name or number belongs to another."""
+
+
+def open_registry(
+    settings: DatabaseSettings, *, process: str = "fairline", role: DatabaseRole | None = None
+) -> Engine:
+    """An engine for the registry; ``registry_url`` must be set."""
+    own = settings.model_copy(
+        update={"database_url": settings.registry_url, "db_pool_size": REGISTRY_CONNECTIONS}
+    )
+    return open_engine(own, process=process, role=role)
+
+
+def read_cells(registry: Engine) -> list[CellRow]:
+    """All cells, by number."""
+    return [CellRow(*row) for row in fetch(registry, READ_CELLS)]
+
+
+def add_cell(registry: Engine, cell: CellRow, *, number: int | None = None) -> CellRow:
+    """Add a cell, or change how it is reached; with the lowest free number if none is given."""
+    parameters = {**cell._asdict(), "number": number}
+    try:
+        with transaction(registry) as connection:
+            row = connection.exec_driver_sql(ADD_CELL, parameters).one_or_none()
+    except IntegrityError:
+        raise OtherCell(f"another cell has the number {number}") from None
+    if row is None:
+        raise OtherCell(f"{cell.name} has another number")
+    return CellRow(*row)
+
+
+def set_cell_state(registry: Engine, name: str, state: str) -> bool:
+    """Open or draining; whether there is such a cell."""
+    return execute(registry, SET_STATE, {"name": name, "state": state}) > 0
+
+
+def identify(engine: Engine, cell: CellRow, *, first: bool) -> None:
+    """Write into a cell's database which cell it is.
+
+    Ids of its tenants begin at a number of its own, unless it is the ``first`` cell: that one had
+    tenants before there were cells.
+    """
+    with transaction(engine) as connection:
+        write_identity(connection, cell)
+        if not first:
+            connection.exec_driver_sql(
+                RAISE_TENANT_IDS, {"first": cell.number * TENANTS_OF_A_CELL + 1}
+            )
+
+
+def write_identity(connection: Connection, cell: CellRow) -> None:
+    done = connection.exec_driver_sql(SET_IDENTITY, {"number": cell.number, "name": cell.name})
+    if not done.rowcount:
+        raise OtherCell(f"the database of {cell.name} has another number")
+
+
+def read_identity(engine: Engine) -> tuple[int, str]:
+    """The number and name of the cell whose database this is; 0 and nothing: there are no cells."""
+    with connect(engine) as connection:
+        row = connection.exec_driver_sql(READ_IDENTITY).one_or_none()
+    return (0, "") if row is None else (int(row.number), str(row.name))
