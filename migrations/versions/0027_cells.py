@@ -144,6 +144,7 @@ def create_tables_of_cells() -> None:
             digest bytea,
             body text NOT NULL,
             created_at timestamptz NOT NULL DEFAULT now(),
+            cancelled uuid[] NOT NULL DEFAULT '{}',
             handed_over_at timestamptz,
             alias_of uuid[]
         )""")

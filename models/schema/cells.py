@@ -120,6 +120,9 @@ class IntakeJob(Base, table="intake_jobs"):
     #: The validated request.
     body: Mapped[str]
     created_at: Mapped[Now]
+    #: Those of its jobs that were cancelled here.
+    cancelled: Mapped[list[str]] = mapped_column(ARRAY(Uuid(as_uuid=False)), server_default="{}")
+    #: When its handing over began: from then on its jobs may be in their cell too.
     handed_over_at: Mapped[datetime | None]
     #: The jobs of an earlier request under the same key: these answer for ``job_ids``.
     alias_of: Mapped[list[str] | None] = mapped_column(ARRAY(Uuid(as_uuid=False)))
