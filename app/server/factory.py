@@ -129,6 +129,7 @@ def build_app(settings: Settings) -> FairlineApp:
         read_seconds=settings.admission_seconds,
         served_pools=settings.served_pool_names,
         pools_of_types=PoolsOfTypes(engine, settings.served_pool_names),
+        cell=0,
         events=Watch(engine, settings.admission_seconds),
         tenant_page=show_beside,
     )

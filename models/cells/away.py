@@ -1,7 +1,8 @@
 """Away tenants: those for which a cell admits and dispatches nothing, as they live elsewhere.
 
 `close_tenant` writes the row; statements that began before it do not see it. So whoever needs to
-know that nothing more is admitted waits for those with `wait_for_older_statements`.
+know that nothing more is admitted waits for those with `wait_for_older_statements`. Statements that
+admit or dispatch have the condition ``AWAY`` of `models.jobs.held_back`.
 """
 
 from __future__ import annotations
@@ -11,20 +12,30 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row
 
+from models.jobs.held_back import AWAY
 from models.store.session import connect, execute, fetch
 
-#: Ids of tenants that are away from this cell; normally none. Part of other statements.
-AWAY = "SELECT tenant_id FROM away_tenants"
-#: The same for one tenant, ``{}`` being its id.
-IS_AWAY = "EXISTS (SELECT FROM away_tenants WHERE away_tenants.tenant_id = {})"
-
+#: With the mark by which processes notice that a tenant has changed.
 CLOSE = """
-    INSERT INTO away_tenants AS known (tenant_id, version) VALUES (%(tenant_id)s, %(version)s)
-    ON CONFLICT (tenant_id) DO UPDATE SET version = excluded.version
-    WHERE known.version < excluded.version
+    WITH away AS (
+        INSERT INTO away_tenants AS known (tenant_id, version)
+        VALUES (%(tenant_id)s, %(version)s)
+        ON CONFLICT (tenant_id) DO UPDATE SET version = excluded.version
+        WHERE known.version < excluded.version
+        RETURNING tenant_id
+    )
+    UPDATE tenants SET changed_at = clock_timestamp() FROM away WHERE id = away.tenant_id
 """
 #: One that was sent away by a later placement stays away.
-OPEN = "DELETE FROM away_tenants WHERE tenant_id = %(tenant_id)s AND version <= %(version)s"
+OPEN = """
+    WITH back AS (
+        DELETE FROM away_tenants WHERE tenant_id = %(tenant_id)s AND version <= %(version)s
+        RETURNING tenant_id
+    ), noticed AS (
+        UPDATE tenants SET changed_at = clock_timestamp() FROM back WHERE id = back.tenant_id
+    )
+    SELECT tenant_id FROM back
+"""
 READ_AWAY = "SELECT tenant_id, since, version FROM away_tenants ORDER BY tenant_id"
 
 #: Transactions of this database that are open, by the lock that each has on its own number: these
@@ -36,6 +47,8 @@ OPEN_TRANSACTIONS = """
       AND coalesce(application_name, '') NOT IN ('pg_dump', 'pg_basebackup')
 """
 LOOK_SECONDS = 0.02
+
+__all__ = ["AWAY", "StillAdmitting", "close_tenant", "open_tenant", "wait_for_older_statements"]
 
 
 class StillAdmitting(Exception):
@@ -49,7 +62,7 @@ def close_tenant(engine: Engine, tenant_id: int, version: int) -> None:
 
 def open_tenant(engine: Engine, tenant_id: int, version: int) -> bool:
     """Admit again for a tenant, unless a later placement sent it away; whether it was away."""
-    return execute(engine, OPEN, {"tenant_id": tenant_id, "version": version}) > 0
+    return bool(fetch(engine, OPEN, {"tenant_id": tenant_id, "version": version}))
 
 
 def read_away(engine: Engine) -> list[Row[Any]]:

@@ -67,6 +67,10 @@ class KeyReused(NamedTuple):
     """
 
 
+class TenantAway(NamedTuple):
+    """The entry's tenant is placed in another cell: nothing was inserted."""
+
+
 class Admitted(NamedTuple):
     """What became of an entry."""
 

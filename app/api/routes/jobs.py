@@ -202,6 +202,7 @@ def submission_of(
         jitter=body.jitter,
         resubmitted_from=origin_of(body.resubmitted_from),
         budget=budget,
+        cell=services.cell,
     )
 
 

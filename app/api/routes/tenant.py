@@ -68,7 +68,7 @@ def get_tenant() -> Response:
 
 def standing_document(connection: Connection, tenant: TenantProfile) -> dict[str, Any]:
     """The effective terms, and what is waiting and was rejected under them."""
-    weight = entitlement_of(Tier(tenant.tier), tenant.weight).weight
+    weight = entitlement_of(Tier(tenant.tier), tenant.weight, tenant.share).weight
     return {
         "effective": {"weight": weight, **current_services().gate.terms(tenant, POOLS)},
         "waiting": read_waiting(connection, tenant.id),

@@ -72,7 +72,8 @@ SWEEP = f"{head_walk()} SELECT pool, tenant_id, dependency, priority, id::text A
 #: whatever was used meanwhile, no other tenant wanted.
 READ_TENANTS = f"""
     SELECT asked.id AS tenant_id, coalesce(tenant.tier, 'standard') AS tier, tenant.weight,
-           {cap_sql("%(pool)s::text")} AS cap, share.pass AS served,
+           coalesce(tenant.share, 1) AS share, {cap_sql("%(pool)s::text")} AS cap,
+           share.pass AS served,
            CASE WHEN fresh.share THEN share.counted_day ELSE current_date END AS counted_day,
            CASE WHEN fresh.share THEN share.counted_seconds ELSE coalesce((
                SELECT sum(slot_seconds - slice_seconds) FROM usage
@@ -319,7 +320,8 @@ class PoolQueues(RoleQueries, dict[str, PoolQueue]):
             tenant_id, cap, free = row.tenant_id, row.cap, row.tier == Tier.FREE
             if tenant_id in queue.throttled:
                 cap = THROTTLED_IN_FLIGHT if cap is None else min(THROTTLED_IN_FLIGHT, cap)
-            claim = TenantClaim(entitlement_of(Tier(row.tier), row.weight), free=free, cap=cap)
+            entitlement = entitlement_of(Tier(row.tier), row.weight, row.share)
+            claim = TenantClaim(entitlement, free=free, cap=cap)
             if queue.fair.has_tenant(tenant_id):
                 queue.fair.set_tenant(tenant_id, claim)
             else:
