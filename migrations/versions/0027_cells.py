@@ -125,8 +125,9 @@ def create_tables_of_cells() -> None:
     op.execute("""
         CREATE TABLE away_tenants (
             tenant_id bigint PRIMARY KEY,
-            since timestamptz NOT NULL DEFAULT now(),
-            version bigint NOT NULL DEFAULT 0
+            away boolean NOT NULL DEFAULT true,
+            version bigint NOT NULL DEFAULT 0,
+            changed_at timestamptz NOT NULL DEFAULT now()
         )""")
     op.execute("""
         CREATE TABLE cell_identity (

@@ -1,8 +1,14 @@
-"""Away tenants: those for which a cell admits and dispatches nothing, as they live elsewhere.
+"""What a cell admits for a tenant whose placement changed: nothing, or what is sent by the new one.
 
-`close_tenant` writes the row; statements that began before it do not see it. So whoever needs to
-know that nothing more is admitted waits for those with `wait_for_older_statements`. Statements that
-admit or dispatch have the condition ``AWAY`` of `models.jobs.held_back`.
+`close_tenant`: nothing more is admitted or dispatched. `open_tenant`: it is again, but submissions
+with an idempotency key only from API processes that know this version of the placement. Those that
+know an earlier one might send a repetition of the same request to another cell; they are refused,
+read the placement again and send it to where it belongs. So when a tenant is spread over more
+cells, the one that it was in is opened too, with the new version, and the keys that it has by then
+are copied to the others before these are opened.
+
+Statements that began before a change do not see it: `wait_for_older_statements` waits for them.
+Statements that admit or dispatch have the condition ``AWAY`` of `models.jobs.held_back`.
 """
 
 from __future__ import annotations
@@ -15,28 +21,23 @@ from sqlalchemy import Connection, Engine, Row
 from models.jobs.held_back import AWAY
 from models.store.session import connect, execute, fetch
 
-#: With the mark by which processes notice that a tenant has changed.
-CLOSE = """
-    WITH away AS (
-        INSERT INTO away_tenants AS known (tenant_id, version)
-        VALUES (%(tenant_id)s, %(version)s)
-        ON CONFLICT (tenant_id) DO UPDATE SET version = excluded.version
-        WHERE known.version < excluded.version
-        RETURNING tenant_id
-    )
-    UPDATE tenants SET changed_at = clock_timestamp() FROM away WHERE id = away.tenant_id
-"""
-#: One that was sent away by a later placement stays away.
-OPEN = """
-    WITH back AS (
-        DELETE FROM away_tenants WHERE tenant_id = %(tenant_id)s AND version <= %(version)s
+#: With the mark by which processes notice that a tenant has changed. An earlier placement than the
+#: one that is known changes nothing.
+SET_AWAY = """
+    WITH changed AS (
+        INSERT INTO away_tenants AS known (tenant_id, away, version)
+        VALUES (%(tenant_id)s, %(away)s, %(version)s)
+        ON CONFLICT (tenant_id) DO UPDATE
+        SET away = excluded.away, version = excluded.version, changed_at = now()
+        WHERE known.version <= excluded.version
         RETURNING tenant_id
     ), noticed AS (
-        UPDATE tenants SET changed_at = clock_timestamp() FROM back WHERE id = back.tenant_id
+        UPDATE tenants SET changed_at = clock_timestamp() FROM changed WHERE id = changed.tenant_id
     )
-    SELECT tenant_id FROM back
+    SELECT tenant_id FROM changed
 """
-READ_AWAY = "SELECT tenant_id, since, version FROM away_tenants ORDER BY tenant_id"
+READ_AWAY = "SELECT tenant_id, changed_at, version FROM away_tenants WHERE away ORDER BY tenant_id"
+FORGET = "DELETE FROM away_tenants WHERE tenant_id = %(tenant_id)s"
 
 #: Transactions of this database that are open, by the lock that each has on its own number: these
 #: are shown to every login. Neither vacuum, which has no user, nor a backup admits jobs.
@@ -55,14 +56,30 @@ class StillAdmitting(Exception):
     """Statements that began before a tenant was sent away have not ended yet."""
 
 
-def close_tenant(engine: Engine, tenant_id: int, version: int) -> None:
-    """Admit and dispatch nothing more for a tenant, in statements that begin after this."""
-    execute(engine, CLOSE, {"tenant_id": tenant_id, "version": version})
+def close_tenant(engine: Engine, tenant_id: int, version: int) -> bool:
+    """Admit and dispatch nothing more for a tenant, in statements that begin after this.
+
+    Whether that holds now: not if a later placement was written before.
+    """
+    return _set_away(engine, tenant_id, version, away=True)
 
 
 def open_tenant(engine: Engine, tenant_id: int, version: int) -> bool:
-    """Admit again for a tenant, unless a later placement sent it away; whether it was away."""
-    return bool(fetch(engine, OPEN, {"tenant_id": tenant_id, "version": version}))
+    """Admit for a tenant; with a key, from callers who know this version of its placement.
+
+    Whether that holds now: not if a later placement was written before.
+    """
+    return _set_away(engine, tenant_id, version, away=False)
+
+
+def _set_away(engine: Engine, tenant_id: int, version: int, *, away: bool) -> bool:
+    asked = {"tenant_id": tenant_id, "version": version, "away": away}
+    return bool(fetch(engine, SET_AWAY, asked))
+
+
+def forget_tenant(engine: Engine, tenant_id: int) -> None:
+    """Remove the row of a tenant that this cell no longer knows."""
+    execute(engine, FORGET, {"tenant_id": tenant_id})
 
 
 def read_away(engine: Engine) -> list[Row[Any]]:

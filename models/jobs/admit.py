@@ -59,20 +59,28 @@ IS_AWAY = f"tenant_id IN ({AWAY})"
 NO_KEYS = f"wanted AS (SELECT item.*, {READY} AS ready, {IS_AWAY} AS away FROM item)"
 #: Of the entries with a key, those whose key is new. A key twice in one group: the first.
 NEW_KEYS = f"""
-    kept AS (
+    key AS (
+        SELECT asked.*, known.tenant_id IS NOT NULL AS away
+        FROM unnest(%(entries)s::int[], %(key_tenants)s::bigint[], %(keys)s::text[],
+                    %(digests)s::bytea[], %(key_placements)s::bigint[])
+            AS asked (entry, tenant_id, text, digest, placement)
+        LEFT JOIN away_tenants AS known ON known.tenant_id = asked.tenant_id
+            AND (known.away OR known.version > asked.placement)
+    ), kept AS (
         INSERT INTO idempotency_keys (tenant_id, key, digest, job_ids)
         SELECT key.tenant_id, key.text, key.digest, array_agg(item.id ORDER BY item.place)
-        FROM unnest(%(entries)s::int[], %(key_tenants)s::bigint[], %(keys)s::text[],
-                    %(digests)s::bytea[]) AS key (entry, tenant_id, text, digest)
-        JOIN item ON item.entry = key.entry
-        WHERE key.tenant_id NOT IN ({AWAY})
+        FROM key JOIN item ON item.entry = key.entry
+        WHERE NOT key.away
         GROUP BY key.entry, key.tenant_id, key.text, key.digest
         ORDER BY key.tenant_id, key.text, key.entry
         ON CONFLICT DO NOTHING
         RETURNING job_ids[1] AS first_id
     ), wanted AS (
-        SELECT item.*, {READY} AS ready, {IS_AWAY} AS away FROM item
-        WHERE entry <> ALL (%(entries)s::int[]) OR {IS_AWAY}
+        SELECT item.*, {READY} AS ready,
+               {IS_AWAY} OR entry IN (SELECT key.entry FROM key WHERE key.away) AS away
+        FROM item
+        WHERE entry <> ALL (%(entries)s::int[])
+           OR entry IN (SELECT key.entry FROM key WHERE key.away)
            OR entry IN (SELECT first.entry FROM kept JOIN item AS first ON first.id = first_id)
     )"""
 
@@ -305,7 +313,7 @@ def admitted(entry: SubmissionGroup, dispatched: set[str]) -> Admitted:
 
 
 def key_parameters(group: Sequence[SubmissionGroup], places: Sequence[int]) -> dict[str, str]:
-    """Tenants, keys and digests of the entries at ``places``, which have a key."""
+    """Of the entries at ``places``, which have a key: tenants, keys, digests, placements."""
     entries = [group[place] for place in places]
     keys = [entry.key for entry in entries if entry.key is not None]
     tenants = [entry.submissions[0].tenant_id for entry in entries]
@@ -314,6 +322,7 @@ def key_parameters(group: Sequence[SubmissionGroup], places: Sequence[int]) -> d
         "key_tenants": plain_array(tenants),
         "keys": text_array([key.text for key in keys]),
         "digests": text_array([f"\\x{digest.hex()}" for digest in digests]),
+        "key_placements": plain_array([key.placement for key in keys]),
     }
 
 

@@ -20,7 +20,7 @@ HELD_DEPENDENCIES = f"""
 #: Tenants that may have few jobs in flight in a pool.
 THROTTLED = "SELECT tenant_id, pool FROM verdicts WHERE kind = 'throttle'"
 #: Tenants that are placed in another cell; normally none.
-AWAY = "SELECT tenant_id FROM away_tenants"
+AWAY = "SELECT tenant_id FROM away_tenants WHERE away"
 #: Job types whose jobs get fewer attempts.
 QUARANTINED = "SELECT name FROM verdicts WHERE kind = 'quarantine'"
 #: The same for the jobs of one tenant. Of another kind, because workers of the previous version

@@ -87,12 +87,15 @@ class TenantCopy(Base, table="tenant_copies", fillfactor=70):
 
 
 class AwayTenant(Base, table="away_tenants"):
-    """A tenant for which this cell admits and dispatches nothing: it is placed elsewhere."""
+    """A tenant whose placement changed: what this cell admits for it; see ``models.cells.away``."""
 
     tenant_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    since: Mapped[Now]
-    #: Of the placement that sent it away.
+    #: It is placed elsewhere: nothing is admitted or dispatched.
+    away: Mapped[bool] = mapped_column(server_default=text("true"))
+    #: Of the placement. Keys are admitted only from callers who know it, or a later one: an earlier
+    #: one would send a repetition of the same request to another cell.
     version: Mapped[Count]
+    changed_at: Mapped[Now]
 
 
 class CellIdentity(Base, table="cell_identity"):
