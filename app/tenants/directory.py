@@ -134,6 +134,16 @@ class Directory:
             raise Unauthenticated("This API key is not known.")
         return self._valid(found)
 
+    def cached(self, authorization: str) -> Caller | None:
+        """The caller whose key is in this header, if it is known without a read."""
+        sent = parse_authorization(authorization)
+        found = None if sent is None else self._callers.get(sent.id)
+        if sent is None or found is None:
+            return None
+        if not same_digest(found.digest, sent.digest):
+            raise Unauthenticated("This API key is not known.")
+        return self._valid(found)
+
     def of_id(self, key: str) -> Caller:
         """The caller with the key of this id, for whom a session vouches."""
         found = self._callers.get(key) or self._key_reads.submit(key, self._read_seconds)

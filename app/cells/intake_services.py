@@ -1,0 +1,164 @@
+"""Services by which routes take submissions in for a cell that is away.
+
+The routes are those of a cell: who submits gets the same answers and errors. Different is where it
+goes: requests are kept in ``intake_jobs`` of a cell that is there, the *host*, with their payloads,
+however large. The tenant's rate is that of its terms, by a bucket in the host; as many of its jobs
+may wait there as in a queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from app.admission import Admission
+from app.admission.depth import Depth, TenantQueue
+from app.admission.gate import Entered, Gate
+from app.errors import IdempotencyKeyReused
+from models.cells.intake_jobs import count_waiting, keep_group
+from models.jobs.hand_over import IntakeRequest
+from models.jobs.submission import Admitted, IdempotencyKey, KeyReused, Submission, SubmissionGroup
+from models.store.errors import BlobError
+from models.store.group_commit import GroupCommit
+from models.tallies import Tallies
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from app.api.services import Services
+    from app.config import Settings
+    from app.reads.events import Watch
+    from app.tenants.tenant import TenantProfile
+    from models.blobs import BlobEntry
+
+
+@dataclass(slots=True)
+class TenantHomes:
+    """The tenants that submitted here: name, and the cell that their requests are for."""
+
+    by_id: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+    def note(self, tenant: TenantProfile, cell: str) -> None:
+        self.by_id[tenant.id] = tenant.name, cell
+
+    def name(self, tenant_id: int) -> str:
+        return self.by_id[tenant_id][0]
+
+
+class BodyBlobs:
+    """Large payloads on their way into the body of their request, in place of a blob store."""
+
+    def __init__(self) -> None:
+        self._blobs: dict[str, bytes] = {}
+
+    def put(self, key: str, data: bytes) -> None:
+        self._blobs[key] = data
+
+    def take(self, key: str) -> bytes:
+        """The payload, which is the caller's from here on."""
+        return self._blobs.pop(key)
+
+    def delete(self, key: str) -> None:
+        self._blobs.pop(key, None)
+
+    def get(self, key: str) -> NoReturn:
+        raise BlobError("payloads of requests that are not handed over are in their rows")
+
+    def list(self, older_than_seconds: float) -> Iterator[str]:
+        return iter(())
+
+    def entries(self) -> Iterator[BlobEntry]:
+        return iter(())
+
+
+class NoWaiting:
+    """In place of event streams: nothing ends here, so nobody waits for it."""
+
+    def wait_for_end(self, *_: Any) -> bool:
+        return False
+
+
+class IntakeGate(Gate):
+    """The limits of what is taken in; all pools are one queue."""
+
+    def __init__(
+        self, engine: Engine, timeout_seconds: float, homes: TenantHomes, **limits: Any
+    ) -> None:
+        super().__init__(engine, timeout_seconds, **limits)
+        self._homes = homes
+        self._depth = Depth(engine, timeout_seconds, self._read_waiting)
+
+    def enter(
+        self,
+        tenant: TenantProfile,
+        submissions: Sequence[Submission],
+        key: IdempotencyKey | None = None,
+        blob_bytes: int = 0,
+    ) -> Entered:
+        """Reserve room for the jobs. Their number bounds keys and payloads, too."""
+        entered = super().enter(tenant, submissions)
+        entered.blob_bytes = blob_bytes
+        return entered
+
+    def repeats(self, tenant: TenantProfile, key: IdempotencyKey | None) -> bool:
+        """Never known here: a repetition that there is no room for is refused like another."""
+        return False
+
+    def _read_waiting(
+        self, engine: Engine, queues: Sequence[TenantQueue]
+    ) -> dict[TenantQueue, int]:
+        tenants = sorted({tenant_id for tenant_id, _ in queues})
+        names = [self._homes.name(tenant_id) for tenant_id in tenants]
+        waiting = dict(zip(tenants, count_waiting(engine, names), strict=True))
+        return {queue: waiting[queue[0]] for queue in queues}
+
+
+class IntakeAdmission(Admission):
+    """Keeps requests in the host, instead of admitting them."""
+
+    def __init__(
+        self, engine: Engine, timeout_seconds: float, homes: TenantHomes, blobs: BodyBlobs
+    ) -> None:
+        # Not the base class's: it has a publisher, and nothing is published here.
+        self._engine = engine
+        self._timeout_seconds = timeout_seconds
+        self._homes = homes
+        self._blobs = blobs
+        self._requests: GroupCommit[IntakeRequest, Admitted | KeyReused] = GroupCommit(
+            self._keep, name="region intake", gathers=True
+        )
+        #: Never written: what is taken in is counted when it is handed over.
+        self.tallies = Tallies()
+
+    def _enter(self, entry: SubmissionGroup) -> Admitted:
+        tenant, cell = self._homes.by_id[entry.submissions[0].tenant_id]
+        blobs = {
+            item.id: self._blobs.take(item.payload_blob)
+            for item in entry.submissions
+            if item.payload_blob is not None
+        }
+        request = IntakeRequest(tenant, cell, entry.submissions, entry.key, blobs)
+        kept = self._requests.submit(request, self._timeout_seconds, request.weight)
+        if isinstance(kept, KeyReused):
+            raise IdempotencyKeyReused
+        return kept
+
+    def close(self, timeout: float) -> None:
+        """Write what still waits, before the process ends."""
+        self._requests.close(timeout)
+
+    def _keep(self, group: Sequence[IntakeRequest]) -> list[Admitted | KeyReused]:
+        return keep_group(self._engine, group)
+
+
+def intake_services(host: Services, settings: Settings, homes: TenantHomes) -> Services:
+    """The services of a host, for requests that are for another cell."""
+    engine, seconds, blobs = host.engine, settings.admission_seconds, BodyBlobs()
+    return replace(
+        host,
+        gate=IntakeGate(engine, seconds, homes, **settings.submission_limits),
+        admission=IntakeAdmission(engine, seconds, homes, blobs),
+        blobs=blobs,
+        events=cast("Watch", NoWaiting()),
+    )
