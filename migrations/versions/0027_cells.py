@@ -60,6 +60,7 @@ GRANTS: Mapping[str, Mapping[str, str]] = {
         "checkpoints": "I",
         "run_logs": "I",
         "audit_log": "I",
+        "job_count_keys": "I",
     },
     WORKER: {"away_tenants": "S", "cell_identity": "S"},
     TENANT: {"away_tenants": "S"},
@@ -163,6 +164,7 @@ def create_tables_of_cells() -> None:
     op.execute("""
         CREATE TABLE transfer_marks (
             mark text PRIMARY KEY,
+            number bigint NOT NULL DEFAULT 0,
             at timestamptz NOT NULL DEFAULT now()
         )""")
 
