@@ -154,6 +154,8 @@ class ReplayRequest:
     before: datetime | None = None
     #: At most so many.
     limit: int | None = None
+    #: That it gets if it is worked off in the background; None: a new one.
+    id: str | None = None
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -195,7 +197,12 @@ def create(
 
     None if too many of the tenant's are running; ``unbounded`` is for operators.
     """
-    asked = {**request.parameters, "id": new_id(), "total": total, "unbounded": unbounded}
+    asked = {
+        **request.parameters,
+        "id": request.id or new_id(),
+        "total": total,
+        "unbounded": unbounded,
+    }
     while True:
         with recording(engine) as connection:
             if made := connection.exec_driver_sql(CREATE, asked).first():
