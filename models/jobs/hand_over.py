@@ -4,7 +4,7 @@ Called by the scheduler of the cell that took the requests in (`models.cells.int
 the database of the cell that they are for. All of it is one transaction: dying before its commit
 changes nothing here, dying after it leaves a mark for each request, and handing that over again
 finds the mark and inserts nothing, whatever became of the jobs meanwhile. Two that do it at once
-wait for each other at the mark.
+wait for each other at the mark. Marks are kept as long as jobs are.
 
 A request whose idempotency key was used here before inserts nothing: if it was the same request,
 the first one's jobs answer for it; if it was another one, its jobs are inserted dead, with the
@@ -53,7 +53,10 @@ MARK = """
     ON CONFLICT DO NOTHING
     RETURNING mark
 """
-UNMARK = "DELETE FROM transfer_marks WHERE mark = ANY (%(marks)s::text[])"
+RETIRE_MARKS = """
+    DELETE FROM transfer_marks
+    WHERE starts_with(mark, %(prefix)s) AND at < now() - make_interval(secs => %(seconds)s)
+"""
 #: Whether jobs are here, or were until their tenant had them erased.
 READ_KNOWN = """
     SELECT id::text AS id FROM jobs WHERE id = ANY (%(ids)s::uuid[])
@@ -162,14 +165,20 @@ def hand_over(engine: Engine, host: str, requests: Sequence[IntakeRequest]) -> l
     return done
 
 
-def forget_marks(engine: Engine, host: str, requests: Sequence[IntakeRequest]) -> None:
-    """Delete the marks of requests that their host has forgotten. Those that stay do no harm."""
-    execute(engine, UNMARK, {"marks": text_array(mark_of(host, one) for one in requests)})
+def retire_marks(engine: Engine, host: str, seconds: float) -> int:
+    """Delete marks that are older than this. To be called when their host has no request left that
+    may be handed over again."""
+    return execute(engine, RETIRE_MARKS, {"prefix": prefix_of(host), "seconds": seconds})
+
+
+def prefix_of(host: str) -> str:
+    """How the marks of one host begin."""
+    return f"intake:{host}:"
 
 
 def mark_of(host: str, request: IntakeRequest) -> str:
     """Names a request that was handed over."""
-    return f"intake:{host}:{request.id}"
+    return f"{prefix_of(host)}{request.id}"
 
 
 def group_of(request: IntakeRequest) -> SubmissionGroup:
