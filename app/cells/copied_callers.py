@@ -1,6 +1,7 @@
 """Callers by the copies of tenants in the registry, for keys of a cell that is away.
 
-A process that was started before the outage may know the key already; another one asks here. A copy is a few seconds old: a key that was made or revoked in the last seconds before the outage is
+A process that was started before the outage may know the key already; another one asks here. A
+copy is a few seconds old: a key that was made or revoked in the last seconds before the outage is
 as it was before. What was read is kept for some seconds, longer while the registry is away too.
 """
 
