@@ -26,7 +26,8 @@ KEEP_SECONDS = 5.0
 MOST_KEYS = 100_000
 
 #: The columns of a directory, of rows that are JSON. One look at all copies, however many keys are
-#: asked for: only a process that was started during an outage asks at all.
+#: asked for: only a process that was started during an outage asks at all. The share of a cell is
+#: not copied.
 READ_KEYS = f"""
     SELECT copy.cell, key.id AS key, key.digest, key.revoked_at IS NOT NULL AS revoked, key.scopes,
            key.expires_at, now() AS now, {TENANT_COLUMNS}
@@ -37,7 +38,7 @@ READ_KEYS = f"""
 """.replace(
     "FROM tenant_limits AS limits",
     "FROM jsonb_populate_recordset(NULL::tenant_limits, copy.rows->'tenant_limits') AS limits",
-)
+).replace("tenant.share", "coalesce(tenant.share, 1) AS share")
 
 
 class CopiedCaller(NamedTuple):
