@@ -53,6 +53,9 @@ class ServedApps(Protocol):
     def is_away(self, cell: str) -> bool:
         """Whether a cell did not answer lately."""
 
+    def suspect(self, cell: str) -> None:
+        """A cell seems not to answer: find out."""
+
     def cell_numbered(self, number: int) -> str | None:
         """The name of the cell of this number."""
 
@@ -185,7 +188,11 @@ def each(
             threads.append(thread)
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-    return dict(found)
+    results = dict(found)
+    for cell in cells:
+        if cell not in results:
+            apps.suspect(cell)
+    return results
 
 
 def ask(

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import orjson
 
 from app.reads.events.message import place
-from app.reads.events.position import START
+from app.reads.events.position import of_event
 
 #: Longer than cells rest between two reads.
 HOLD_SECONDS = 0.6
@@ -30,8 +30,9 @@ HOLD_SECONDS = 0.6
 ROOM = 50
 #: Clocks of cells differ by less, and events are seen so soon after they happened.
 LATE_SECONDS = 60
-#: The position of a cell that was not there yet.
-BEGINNING = str(START)
+#: The position of a cell that was not there yet: behind what was moved there long after it ended
+#: (`models.jobs.transfer`).
+BEGINNING = str(of_event(2, 0))
 
 PART = r"[a-z][a-z0-9-]{0,30}:[0-9a-f.-]{3,100}"
 MERGED_POSITION = re.compile(rf"(\d{{1,12}})~({PART}(?:,{PART}){{0,63}})", re.ASCII)

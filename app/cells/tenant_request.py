@@ -139,6 +139,8 @@ class TenantRequest:
             if answer.status >= HTTPStatus.BAD_REQUEST and answer.status not in besides:
                 raise OtherAnswer(answer)
         missing = [cell for cell in self.cells if cell not in {one.cell for one in there}]
+        for cell in missing:
+            self.apps.suspect(cell)
         if missing and (not self.partial or not there):
             raise missing_cells(missing)
         return Gathered(there, missing)
@@ -165,6 +167,7 @@ class TenantRequest:
                 return response
             answer = CellAnswer(cell, response.status, response.headers, response.read())
             if answer.away:
+                self.apps.suspect(cell)
                 missing.append(cell)
             elif answer.status == HTTPStatus.NOT_FOUND:
                 absent = answer
