@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import Engine, Row
 
@@ -83,6 +83,19 @@ class Caller:
     name: str | None = None
 
 
+class Callers(Protocol):
+    """Finds callers: in one database, or in those of all cells."""
+
+    def caller(self, authorization: str) -> Caller:
+        """The caller whose key is in this header."""
+
+    def of_id(self, key: str) -> Caller:
+        """The caller with the key of this id, for whom a session vouches."""
+
+    def keyless(self, name: str) -> Caller | None:
+        """A caller without a key that acts as the tenant of that name."""
+
+
 class Directory:
     """The keys and tenants that one process has read."""
 
@@ -133,6 +146,13 @@ class Directory:
         if found is None or not same_digest(found.digest, sent.digest):
             raise Unauthenticated("This API key is not known.")
         return self._valid(found)
+
+    def look_up(self, keys: Sequence[str]) -> list[Caller | None]:
+        """The callers with the keys of these ids, valid or not; None: there is no such key."""
+        unread = [key for key in keys if key not in self._callers]
+        if unread:
+            self._look_up_keys(unread)
+        return [self._callers.get(key) for key in keys]
 
     def cached(self, authorization: str) -> Caller | None:
         """The caller whose key is in this header, if it is known without a read."""

@@ -7,6 +7,9 @@ read the placement again and send it to where it belongs. So when a tenant is sp
 cells, the one that it was in is opened too, with the new version, and the keys that it has by then
 are copied to the others before these are opened.
 
+A row stays for good, also when the tenant has left: an API process that has not reached the
+registry for long may still send something, with a key that it has cached.
+
 Statements that began before a change do not see it: `wait_for_older_statements` waits for them.
 Statements that admit or dispatch have the condition ``AWAY`` of `models.jobs.held_back`.
 """
@@ -19,7 +22,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row
 
 from models.jobs.held_back import AWAY
-from models.store.session import connect, execute, fetch
+from models.store.session import connect, fetch
 
 #: With the mark by which processes notice that a tenant has changed. An earlier placement than the
 #: one that is known changes nothing.
@@ -37,7 +40,6 @@ SET_AWAY = """
     SELECT tenant_id FROM changed
 """
 READ_AWAY = "SELECT tenant_id, changed_at, version FROM away_tenants WHERE away ORDER BY tenant_id"
-FORGET = "DELETE FROM away_tenants WHERE tenant_id = %(tenant_id)s"
 
 #: Transactions of this database that are open, by the lock that each has on its own number: these
 #: are shown to every login. Neither vacuum, which has no user, nor a backup admits jobs.
@@ -73,13 +75,14 @@ def open_tenant(engine: Engine, tenant_id: int, version: int) -> bool:
 
 
 def _set_away(engine: Engine, tenant_id: int, version: int, *, away: bool) -> bool:
+    with connect(engine) as connection:
+        return set_away(connection, tenant_id, version, away=away)
+
+
+def set_away(connection: Connection, tenant_id: int, version: int, *, away: bool) -> bool:
+    """The same as a part of a transaction."""
     asked = {"tenant_id": tenant_id, "version": version, "away": away}
-    return bool(fetch(engine, SET_AWAY, asked))
-
-
-def forget_tenant(engine: Engine, tenant_id: int) -> None:
-    """Remove the row of a tenant that this cell no longer knows."""
-    execute(engine, FORGET, {"tenant_id": tenant_id})
+    return connection.exec_driver_sql(SET_AWAY, asked).first() is not None
 
 
 def read_away(engine: Engine) -> list[Row[Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ OVERLAP = "10 seconds"
 COLUMNS = "tenant, version, cells, changed_at"
 READ_ALL = f"SELECT {COLUMNS} FROM placements"
 READ_CHANGED = f"{READ_ALL} WHERE changed_at > %(since)s::timestamptz - interval '{OVERLAP}'"
-READ_ONE = f"{READ_ALL} WHERE tenant = %(tenant)s"
+READ_NAMED = f"{READ_ALL} WHERE tenant = ANY (%(tenants)s)"
 #: One that is there stays as it is, and is returned: its tenant may still have to be created.
 PLACE = f"""
     INSERT INTO placements AS known (tenant, cells) VALUES (%(tenant)s, %(cells)s::jsonb)
@@ -59,10 +59,14 @@ def read_placements(registry: Engine, since: datetime | None = None) -> list[Pla
     return [placement_row(row) for row in fetch(registry, READ_CHANGED, {"since": since})]
 
 
+def read_named_placements(registry: Engine, tenants: Collection[str]) -> list[PlacementRow]:
+    """Those of some tenants."""
+    return [placement_row(row) for row in fetch(registry, READ_NAMED, {"tenants": list(tenants)})]
+
+
 def read_placement(registry: Engine, tenant: str) -> PlacementRow | None:
     """One tenant's."""
-    rows = fetch(registry, READ_ONE, {"tenant": tenant})
-    return placement_row(rows[0]) if rows else None
+    return next(iter(read_named_placements(registry, (tenant,))), None)
 
 
 def placement_row(row: Row[tuple[object, ...]]) -> PlacementRow:
