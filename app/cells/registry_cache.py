@@ -4,7 +4,7 @@ Every second what changed is read, once per minute everything, so that what was 
 tenant's placement that proved to be out of date is read at once, together with others.
 
 While the registry is away what is known goes on to hold: a cell refuses what an old placement sends
-there (`models.cells.away`). A process that has never reached it knows no cells.
+there (`models.cells.away`). A process that has never reached it can answer no tenant.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ class RegistryCache:
     ) -> None:
         self._registry = registry
         self._clock = clock
+        #: Whether the registry was read.
+        self.loaded = False
         #: By name. Replaced, never changed in place: readers need no lock.
         self.cells: Mapping[str, CellRow] = MappingProxyType({})
         self._placements: dict[str, Placement] = {}
@@ -77,6 +79,7 @@ class RegistryCache:
             self._seen = latest
         self.cells = MappingProxyType(cells)
         self.on_refresh()
+        self.loaded = True
 
     def _read_again(self, tenants: Sequence[str]) -> list[Placement | None]:
         found = read_named_placements(self._registry, set(tenants))

@@ -14,7 +14,7 @@ Callers of a cell that is away get 503 at once; those of other cells wait for no
 
 from __future__ import annotations
 
-import os
+import logging
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any
 from app.api.auth.access import Access, access_of
 from app.api.auth.visitors import TENANT_COOKIE, cookie_of, session_of
 from app.api.http.complete_body import CompleteBody
-from app.api.http.idempotency import ENVIRON_KEY, key_text
 from app.api.http.problems import problem_of
 from app.cells import merged_routes
 from app.cells.fan_out import BegunResponse, begin, query_of, with_query
+from app.cells.forwarding import CELL_COOKIE, KeptInput, again, first_part, token_of, with_cookie
 from app.cells.health import CellHealth
 from app.cells.key_lookup import KeyLookup
 from app.cells.registry_cache import RegistryCache
@@ -45,31 +45,15 @@ if TYPE_CHECKING:
     from app.cells.served_cells import ServedCells
     from app.config import Settings
 
+logger = logging.getLogger(__name__)
+
 SUBMISSIONS = ("/applications", "/jobs", "/jobs/batch")
 #: How long a submission is sent again because its tenant is being moved, and the pauses between.
 MOVE_SECONDS = 1.5
 PAUSE_SECONDS = 0.05
-#: By which an operator names a cell.
+NOT_LOADED = "The registry of cells is not responding. Please try again."
+#: By which an operator names a cell, besides a cookie.
 CELL_HEADER = "HTTP_FAIRLINE_CELL"
-CELL_COOKIE = "fairline_cell"
-
-
-class KeptInput:
-    """A body that is read once and can be sent again."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self._read: list[bytes] = []
-
-    def read(self, size: int = -1) -> bytes:
-        """As of any stream."""
-        data: bytes = self._stream.read(size)
-        self._read.append(data)
-        return data
-
-    def again(self) -> CompleteBody:
-        """What was read so far."""
-        return CompleteBody(b"".join(self._read))
 
 
 class CellRouter:
@@ -102,6 +86,23 @@ class CellRouter:
             if access_of(views[rule.endpoint]) in tenants
         )
         self.cache.on_refresh = lambda: served.update(self.cache.cells)
+
+    def begin_serving(self) -> None:
+        """Start the threads of an API process, for all cells."""
+        try:
+            self.cache.refresh()
+        except StateStoreError as error:
+            logger.warning("no cell is known until the registry answers: %s", error)
+        self.served.begin_serving()
+        self.cache.start()
+
+    def end_serving(self) -> None:
+        """Stop them, and write what still waits."""
+        self.cache.close()
+        self.health.close()
+        if self.region is not None:
+            self.region.close(1.0)
+        self.served.end_serving()
 
     # What those who ask several cells need: :class:`app.cells.fan_out.ServedApps`.
 
@@ -145,6 +146,8 @@ class CellRouter:
                 return self._of_operator(environ, start_response)
         except Exception as error:  # noqa: BLE001 - as in Flask: every error is an answer
             return refuse(error, environ, start_response)
+        if not self.cache.loaded:
+            return refuse(CellUnavailable(NOT_LOADED), environ, start_response)
         placement = self.cache.placement_of(tenant) or Placement(0, {cell: 1.0})
         if environ["REQUEST_METHOD"] == "POST" and environ["PATH_INFO"] in SUBMISSIONS:
             return self._submit(tenant, placement, environ, start_response)
@@ -165,6 +168,8 @@ class CellRouter:
             except (CellUnavailable, StateStoreError):
                 return self._copied(authorization)
             if found is None:
+                if not self.cache.loaded:
+                    raise CellUnavailable(NOT_LOADED)
                 return None, home
             if found.tenant is None:
                 # Other cells do not know an operator of this one. A revoked key is refused there.
@@ -325,33 +330,3 @@ def refuse(
 def away(cell: str) -> CellUnavailable:
     """The error of a request that needs this cell."""
     return CellUnavailable(f"{cell or 'The home cell'} is not responding. Please try again.")
-
-
-def token_of(environ: WSGIEnvironment) -> tuple[bytes, bool]:
-    """What decides about the cell of a submission, and whether it is an idempotency key."""
-    header = environ.get(ENVIRON_KEY)
-    key = None if header is None else key_text(header)
-    return (os.urandom(8), False) if key is None else (key.encode(), True)
-
-
-def again(body: CompleteBody | KeptInput) -> CompleteBody:
-    """The same body once more."""
-    if isinstance(body, KeptInput):
-        return body.again()
-    body.seek(0)
-    return body
-
-
-def first_part(path: str) -> str:
-    """``jobs`` of ``/jobs/batch``."""
-    return path.removeprefix("/").partition("/")[0]
-
-
-def with_cookie(start_response: StartResponse, cell: str) -> StartResponse:
-    """Let a browser name the cell from now on."""
-
-    def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
-        cookie = f"{CELL_COOKIE}={cell}; Path=/; HttpOnly; SameSite=Lax"
-        return start_response(status, [*headers, ("Set-Cookie", cookie)], *rest)
-
-    return start

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: How long a cell may take to write what still waits.
+END_SECONDS = 4.0
 #: A server that only reads does not admit.
 PROBE = "SELECT current_setting('transaction_read_only')::bool AS reads_only"
 
@@ -106,13 +108,14 @@ class ServedCells:
                     self._begin(served.app, served.stop)
 
     def end_serving(self) -> None:
-        """Stop them."""
+        """Stop them, at the same time: each may have to write what still waits."""
         with self._changing:
             self._serving = False
-            for served in self._cells.values():
-                if served.app is not self.home:
-                    self._end(served.app, served.stop)
-            self._end(self.home, self._home_stop)
+            cells = [served for served in self._cells.values() if served.app is not self.home]
+        threads = [self._end_in_thread(served) for served in cells]
+        self._end(self.home, self._home_stop)
+        for thread in threads:
+            thread.join(END_SECONDS)
 
     def probe(self, cell: str) -> None:
         """Ask the database of a cell; raises ``StateStoreError`` if it does not take writes."""
@@ -139,10 +142,13 @@ class ServedCells:
     def _remove(self, served: ServedCell) -> None:
         if served.app is not self.home and self._serving:
             logger.info("cell %s is no longer served as it was", served.row.name)
-            # Not here: what it still has to write takes time.
-            threading.Thread(
-                target=self._end, args=(served.app, served.stop), name="end cell", daemon=True
-            ).start()
+            self._end_in_thread(served)
+
+    def _end_in_thread(self, served: ServedCell) -> threading.Thread:
+        work = (served.app, served.stop)
+        thread = threading.Thread(target=self._end, args=work, name="end cell", daemon=True)
+        thread.start()
+        return thread
 
 
 def reached_otherwise(known: CellRow, row: CellRow) -> bool:

@@ -1,0 +1,63 @@
+"""What the router does to requests and responses that it passes on."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from app.api.http.complete_body import CompleteBody
+from app.api.http.idempotency import ENVIRON_KEY, key_text
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+#: By which a browser names a cell.
+CELL_COOKIE = "fairline_cell"
+
+
+class KeptInput:
+    """A body that is read once and can be sent again."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._read: list[bytes] = []
+
+    def read(self, size: int = -1) -> bytes:
+        """As of any stream."""
+        data: bytes = self._stream.read(size)
+        self._read.append(data)
+        return data
+
+    def again(self) -> CompleteBody:
+        """What was read so far."""
+        return CompleteBody(b"".join(self._read))
+
+
+def token_of(environ: WSGIEnvironment) -> tuple[bytes, bool]:
+    """What decides about the cell of a submission, and whether it is an idempotency key."""
+    header = environ.get(ENVIRON_KEY)
+    key = None if header is None else key_text(header)
+    return (os.urandom(8), False) if key is None else (key.encode(), True)
+
+
+def again(body: CompleteBody | KeptInput) -> CompleteBody:
+    """The same body once more."""
+    if isinstance(body, KeptInput):
+        return body.again()
+    body.seek(0)
+    return body
+
+
+def first_part(path: str) -> str:
+    """``jobs`` of ``/jobs/batch``."""
+    return path.removeprefix("/").partition("/")[0]
+
+
+def with_cookie(start_response: StartResponse, cell: str) -> StartResponse:
+    """Let a browser name the cell from now on."""
+
+    def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
+        cookie = f"{CELL_COOKIE}={cell}; Path=/; HttpOnly; SameSite=Lax"
+        return start_response(status, [*headers, ("Set-Cookie", cookie)], *rest)
+
+    return start
