@@ -1,0 +1,226 @@
+"""The steps of a move: what a runner does in the cells, one turn at a time.
+
+Every step can be repeated, and be begun by one runner and ended by another. What is written in a
+cell is fenced (`models.cells.fences`), what is written in the registry too (`models.cells.moves`).
+
+From ``close`` to ``flip`` no cell admits for the tenant that may give its idempotency keys to
+another one: all keys are then known where they are looked for next. A cell that stays in the
+placement admits again a few seconds after ``flip``, when every API process knows the new weights:
+one that did not could use a key there that is looked for elsewhere.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+
+from models.cells import moves
+from models.cells.away import CLOSE, OPEN, wait_for_older_statements
+from models.cells.databases import CellDatabases
+from models.cells.moved_rows import forget_marks, has_mark
+from models.cells.moves import BEFORE_FLIP, Move, MoveStep
+from models.cells.placements import PlacementRow, read_placement, remove_placement
+from models.cells.row_mover import RowMover
+from models.cells.tenant_rows import CannotMove, find_tenant, require_same_schema, set_share
+
+#: A turn ends after this time; the lease of a move is longer.
+TURN_SECONDS = 2.0
+#: How long statements that began before a cell was closed are waited for in one turn.
+WAIT_SECONDS = 6.0
+#: API processes read placements every second: so long after a change all of them know it.
+KNOWN_SECONDS = 3.0
+#: Idempotency keys that were made so long before the move began are copied again after ``close``:
+#: clocks differ, and a request may have been on its way.
+OVERLAP = timedelta(seconds=60)
+
+
+class MoveRunner:
+    """Makes the steps of one move. Nothing is lost with it but the place in a copy of keys."""
+
+    def __init__(
+        self, databases: CellDatabases, move: Move, *, known_seconds: float = KNOWN_SECONDS
+    ) -> None:
+        self.move = move
+        self._known_seconds = known_seconds
+        self._registry = databases.registry
+        self._rows = RowMover(databases, move)
+        self._placement = PlacementRow(move.tenant, 0, {}, move.started_at)
+        self._steps: Mapping[MoveStep, Callable[[], MoveStep | None]] = {
+            MoveStep.PREPARE: self._prepare,
+            MoveStep.CLOSE: self._close,
+            MoveStep.KEYS: self._copy_rest,
+            MoveStep.FLIP: self._flip,
+            MoveStep.OPEN: self._open,
+            MoveStep.TRANSFER: self._transfer,
+            MoveStep.DROP: self._drop,
+            MoveStep.REMOVE: self._remove,
+            MoveStep.UNDO: self._undo,
+        }
+
+    def renewed(self, move: Move) -> None:
+        """The lease was renewed, with the same fence."""
+        self.move = self._rows.move = move
+
+    def run_once(self) -> bool:
+        """Make the step, or a part of it; whether that ended the step."""
+        self._rows.until = time.monotonic() + TURN_SECONDS
+        placement = read_placement(self._registry, self.move.tenant)
+        if placement is None:  # it was deleted, in all cells
+            moves.finish(self._registry, self.move)
+            return True
+        self._placement = placement
+        for cell in self._cells:
+            with self._rows.within(cell):
+                pass  # whoever ran it before writes nothing more
+        if not self._find_tenant():
+            return False
+        step = self._steps[self.move.step]()
+        if step is not None and step is not self.move.step:
+            moves.advance(self._registry, self.move, step)
+        return step is not None
+
+    @property
+    def _cells(self) -> list[str]:
+        """All that have, or will have, something of the tenant."""
+        return sorted(self._placement.weights.keys() | self.move.wanted.keys())
+
+    @property
+    def _new(self) -> list[str]:
+        """Cells that the tenant comes to."""
+        return [cell for cell in self.move.admitting if cell not in self._placement.weights]
+
+    @property
+    def _closed(self) -> list[str]:
+        """Cells that admit nothing while the placement changes: their keys may go elsewhere."""
+        now = {cell: weight for cell, weight in self._placement.weights.items() if weight > 0}
+        stay = [] if len(self.move.admitting) == 1 or now == self.move.admitting else [*now]
+        return sorted({*self.move.leaving, *stay})
+
+    @property
+    def _home(self) -> str:
+        """The cell whose terms and keys are the tenant's; changes of them are made in all."""
+        placed = self._placement.weights
+        return min(placed, key=lambda cell: (placed[cell] <= 0, cell))
+
+    @property
+    def _sums_go_to(self) -> str:
+        return min(self.move.admitting)
+
+    def _version(self, version: int) -> dict[str, int]:
+        return {"tenant_id": self._rows.tenant_id, "version": version}
+
+    def _find_tenant(self) -> bool:
+        """Find the tenant's id; whether to go on: one that is being deleted is not moved."""
+        found = {c: find_tenant(self._rows.engine(c), self.move.tenant) for c in self._cells}
+        there = {cell: one for cell, one in found.items() if one is not None}
+        if not there:
+            if self.move.step in BEFORE_FLIP:
+                raise CannotMove("none of its cells has this tenant")
+            remove_placement(self._registry, self.move.tenant, self._placement.version)
+            return False
+        self._rows.tenant_id = min(tenant_id for tenant_id, _ in there.values())
+        deleted = [cell for cell, (_, deleting) in there.items() if deleting]
+        if not deleted or self.move.step is MoveStep.UNDO:
+            return True
+        if self.move.step in BEFORE_FLIP:
+            moves.advance(self._registry, self.move, MoveStep.UNDO)
+            return False
+        # Every cell removes what it has.
+        self._rows.copy_later_changes(deleted[0], [cell for cell in there if cell not in deleted])
+        moves.renew(self._registry, self.move, error="the tenant is being deleted")
+        return False
+
+    # The steps: each returns the next one, or None if it has to be gone on with.
+
+    def _prepare(self) -> MoveStep | None:
+        for cell in {*self.move.admitting, *self.move.leaving} - {self._home}:
+            require_same_schema(self._rows.engine(self._home), self._rows.engine(cell))
+        self._copy_own_rows()
+        return MoveStep.CLOSE if self._copy_keys() else None
+
+    def _close(self) -> MoveStep | None:
+        version = self._placement.version + 1
+        for cell in self._closed:
+            with self._rows.within(cell) as connection:
+                connection.exec_driver_sql(CLOSE, self._version(version))
+        for cell in self._closed:
+            wait_for_older_statements(self._rows.engine(cell), WAIT_SECONDS)
+        return MoveStep.KEYS
+
+    def _copy_rest(self) -> MoveStep | None:
+        self._copy_own_rows()
+        since = (self.move.started_at - OVERLAP).isoformat()
+        return MoveStep.FLIP if self._copy_keys(since) else None
+
+    def _flip(self) -> MoveStep | None:
+        moves.place(self._registry, self.move, self.move.wanted, MoveStep.OPEN)
+        return MoveStep.FLIP  # the registry has the next one already
+
+    def _open(self) -> MoveStep | None:
+        for source in self.move.leaving:
+            # What an operator changed there while the placement changed.
+            self._rows.copy_later_changes(source, self.move.admitting)
+            self._rows.move_tallies(source, self._sums_go_to)
+        late = self.move.age_seconds >= self._known_seconds
+        waiting = False
+        for cell in self.move.admitting:
+            with self._rows.within(cell) as connection:
+                set_share(connection, self._rows.tenant_id, self.move.share(cell))
+                if late or has_mark(connection, self._rows.new_mark):
+                    connection.exec_driver_sql(OPEN, self._version(self._placement.version))
+                else:
+                    waiting = True
+        return None if waiting else MoveStep.TRANSFER
+
+    def _transfer(self) -> MoveStep | None:
+        emptied = [self._rows.empty(source) for source in self.move.leaving]
+        return MoveStep.DROP if all(emptied) else None
+
+    def _drop(self) -> MoveStep | None:
+        for source in self.move.leaving:
+            self._rows.move_sums(source, self._sums_go_to)
+        if not self.move.leaving:
+            return MoveStep.REMOVE
+        moves.place(self._registry, self.move, self.move.admitting, MoveStep.REMOVE)
+        return MoveStep.DROP  # the registry has the next one already
+
+    def _remove(self) -> MoveStep | None:
+        if self.move.leaving and self.move.age_seconds < self._known_seconds:
+            return None  # the cells are still read by those who do not know
+        for source in self.move.leaving:
+            if not (self._rows.empty(source) and self._rows.remove(source)):
+                return None
+        self._forget_marks()
+        moves.finish(self._registry, self.move)
+        return MoveStep.REMOVE
+
+    def _undo(self) -> MoveStep | None:
+        for cell in self._new:
+            if not self._rows.remove(cell):
+                return None
+        for cell in self._placement.weights:
+            with self._rows.within(cell) as connection:
+                version = self._placement.version + 1
+                connection.exec_driver_sql(OPEN, self._version(version))
+        self._forget_marks()
+        moves.finish(self._registry, self.move)
+        return MoveStep.UNDO
+
+    def _copy_own_rows(self) -> None:
+        self._rows.copy_own_rows(self._home, self._new, self._placement.version + 1)
+
+    def _copy_keys(self, since: str | None = None) -> bool:
+        """Copy idempotency keys to every cell that new jobs go to; whether all were."""
+        sources = sorted({*self._placement.weights, *self.move.leaving})
+        return all(
+            self._rows.copy_keys(source, target, since)
+            for source in sources
+            for target in self.move.admitting
+            if target != source
+        )
+
+    def _forget_marks(self) -> None:
+        for cell in self.move.admitting:
+            with self._rows.within(cell) as connection:
+                forget_marks(connection, f"moved/{self.move.tenant}/")
