@@ -46,9 +46,10 @@ from app.cells.merge import (
 from app.cells.merged_replays import discard_letters, replay_letters, replay_progress
 from app.cells.tenant_request import (
     MISSING_HEADER,
+    Gathered,
     OtherAnswer,
     TenantRequest,
-    missing_cells,
+    services_of,
 )
 from app.reads.job_views import etag_of
 from app.reads.ranks import ScoreRank, read_ranks
@@ -81,7 +82,7 @@ def answer(
     try:
         body = b""
         if environ["REQUEST_METHOD"] not in SAFE_METHODS:
-            body = read_body(environ, limits_of(router, placement).body_limits)
+            body = read_body(environ, services_of(router, placement.cells).body_limits)
         asked = TenantRequest(router, placement, environ, body)
         handler, values = handler_of(asked.method, environ["PATH_INFO"])
         reply = handler(asked, *values)
@@ -91,15 +92,6 @@ def answer(
         reply = problem_of(error)
     pieces: Iterable[bytes] = reply(environ, start_response)
     return pieces
-
-
-def limits_of(router: ServedApps, placement: Placement) -> Services:
-    """The services of any of the cells: their settings are those of the process."""
-    for cell in placement.cells:
-        if (app := router.app_of(cell)) is not None:
-            services: Services = app.extensions["fairline"]
-            return services
-    raise missing_cells(placement.cells)
 
 
 def handler_of(method: str, path: str) -> tuple[Handler, tuple[str, ...]]:
@@ -245,14 +237,17 @@ def overview(asked: TenantRequest) -> WSGIApplication:
         return asked.first()
     gathered = asked.gather()
     document = sum_tenants(gathered.documents)
-    app = asked.apps.app_of(gathered.answers[0].cell)
-    if app is not None:
-        services: Services = app.extensions["fairline"]
-        caller = services.tenants.directory.keyless(document["name"])
-        if caller is not None and caller.tenant is not None:
-            undivided = replace(caller.tenant, share=1.0)
-            document["effective"] = effective_terms(services.gate, undivided)
+    document["effective"] = undivided_terms(asked, gathered, document)
     return Reply(document, 200, gathered.headers())
+
+
+def undivided_terms(asked: TenantRequest, gathered: Gathered, document: Document) -> Document:
+    """The terms in effect in all cells of a tenant together."""
+    services = services_of(asked.apps, [gathered.answers[0].cell])
+    profile = services.visitors.tenant_named(document["name"])
+    if profile is None:  # it has just left
+        return dict(document["effective"])
+    return effective_terms(services.gate, replace(profile, share=1.0))
 
 
 def usage(asked: TenantRequest) -> WSGIApplication:

@@ -15,6 +15,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from app.api.http.sub_request import SUB_REQUEST, SubRequest
+from app.api.services import Services
 from app.cells.fan_out import (
     FAN_OUT_SECONDS,
     BegunResponse,
@@ -197,6 +198,15 @@ class TenantRequest:
     def app(self, cell: str) -> Flask | None:
         """The application of a cell, unless that is away."""
         return None if self.apps.is_away(cell) else self.apps.app_of(cell)
+
+
+def services_of(apps: ServedApps, cells: Sequence[str]) -> Services:
+    """The services of the first of these cells that is served."""
+    for cell in cells:
+        if (app := apps.app_of(cell)) is not None:
+            services: Services = app.extensions["fairline"]
+            return services
+    raise missing_cells(cells)
 
 
 def missing_cells(cells: Sequence[str]) -> CellUnavailable:

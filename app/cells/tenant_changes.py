@@ -1,0 +1,94 @@
+"""Changes of a tenant that lives in several cells: made in one of them, copied to the others.
+
+Its terms, limits and keys are copied as they are after the change, which says nothing twice in the
+audit log. Dying in between leaves the others as they were: whoever repeats the change copies it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Engine
+
+from app.errors import CellUnavailable
+from app.policy.placement import Placement
+from app.tenants.changes import no_tenant
+from models.cells.databases import CellDatabases
+from models.cells.placements import read_placement
+from models.cells.registry import open_registry
+from models.cells.tenant_rows import find_tenant, read_own_rows, write_own_rows
+from models.store.errors import StateStoreError
+from models.store.roles import DatabaseRole
+from models.store.session import transaction
+
+if TYPE_CHECKING:
+    from app.config import Settings
+
+logger = logging.getLogger(__name__)
+
+#: How often it is copied again because somebody changed something meanwhile.
+MOST_TIMES = 5
+
+
+def copy_changes(
+    name: str, placement: Placement, source: Engine, others: Mapping[str, Engine]
+) -> None:
+    """Let the other cells of a tenant have its terms, limits and keys of this one."""
+    found = find_tenant(source, name)
+    if found is None:
+        return
+    failed = []
+    for cell, engine in others.items():
+        try:
+            copy_to(name, found[0], source, engine, placement.share(cell))
+        except StateStoreError as error:
+            logger.warning("a change of tenant %s is not in cell %s: %s", name, cell, error)
+            failed.append(cell)
+    if failed:
+        raise CellUnavailable(
+            f"Not responding: {', '.join(failed)}. The change was made in the tenant's other cells;"
+            " please repeat it."
+        )
+
+
+def copy_to(name: str, tenant_id: int, source: Engine, target: Engine, share: float) -> None:
+    """Copy the tenant's own rows to one cell, unless it has left that."""
+    rows = read_own_rows(source, tenant_id)
+    for _ in range(MOST_TIMES):
+        if find_tenant(target, name) is None or not rows["tenants"]:
+            return
+        with transaction(target) as connection:
+            write_own_rows(connection, rows, share=share)
+        # Somebody else may have changed and copied it meanwhile: the last one to write is right.
+        written, rows = rows, read_own_rows(source, tenant_id)
+        if rows == written:
+            return
+
+
+@contextmanager
+def in_all_cells(settings: Settings, name: str) -> Iterator[Engine]:
+    """The database of the tenant's first cell; what is changed there is copied to its others.
+
+    For commands: the tenant's placement is read from the registry.
+    """
+    registry = open_registry(settings, process="cli", role=DatabaseRole.API)
+    databases = CellDatabases(registry, settings, process="cli", role=DatabaseRole.API)
+    try:
+        row = read_placement(registry, name)
+        if row is None:
+            raise no_tenant(name)
+        placement = Placement(row.version, row.weights)
+        first, *others = (*placement.admitting, *placement.leaving)
+        yield databases.engine(first)
+        copy_changes(
+            name,
+            placement,
+            databases.engine(first),
+            {cell: databases.engine(cell) for cell in others},
+        )
+    finally:
+        databases.close()
+        registry.dispose()
