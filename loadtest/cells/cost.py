@@ -7,14 +7,13 @@ RabbitMQ, registry.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
 from loadtest.cells.clients import Clients
-from loadtest.cells.installation import CellPlan, Customer, Installation, installation
+from loadtest.cells.installation import CellPlan, Installation, installation
 from loadtest.cells.judge import settle
 from loadtest.cells.sizes import Run
 from loadtest.figures import cpu_seconds
@@ -133,8 +132,5 @@ def report(costs: Sequence[Cost], plan: Plan) -> Report:
             " The fixed cost of a second scheduler, PostgreSQL and RabbitMQ is in it: it weighs"
             " less the more a cell has to do."
         ],
-        data={"rounds": [asdict(cost) for cost in costs], "measured_at": time.time()},
+        data={"rounds": [asdict(cost) for cost in costs]},
     )
-
-
-__all__ = ["PLANS", "TITLE", "Customer", "run"]
