@@ -25,7 +25,7 @@ from app.api.auth.access import Access, access_of
 from app.api.auth.visitors import TENANT_COOKIE, cookie_of, session_of
 from app.api.http.complete_body import CompleteBody
 from app.api.http.problems import problem_of
-from app.cells import merged_routes
+from app.cells import merged_routes, operator_routes
 from app.cells.fan_out import BegunResponse, begin, query_of, with_query
 from app.cells.forwarding import CELL_COOKIE, KeptInput, again, first_part, token_of, with_cookie
 from app.cells.health import CellHealth
@@ -151,7 +151,8 @@ class CellRouter:
         placement = self.cache.placement_of(tenant) or Placement(0, {cell: 1.0})
         if environ["REQUEST_METHOD"] == "POST" and environ["PATH_INFO"] in SUBMISSIONS:
             return self._submit(tenant, placement, environ, start_response)
-        if len(placement.weights) > 1:
+        # Positions of events name their cell: the tenant may live elsewhere when it comes back.
+        if len(placement.weights) > 1 or (environ["PATH_INFO"] == "/events" and cell):
             return merged_routes.answer(self, placement, environ, start_response)
         return self._read(tenant, placement, environ, start_response)
 
@@ -205,6 +206,10 @@ class CellRouter:
         query = query_of(environ)
         named = query.get("cell") or environ.get(CELL_HEADER) or cookie_of(environ, CELL_COOKIE)
         cell = named or self.served.home_cell or ""
+        if "cell" not in query and CELL_HEADER not in environ:
+            merged = operator_routes.answer(self, environ, start_response)
+            if merged is not None:
+                return merged
         app = self.app_of(cell)
         if app is None:
             if "cell" not in query and CELL_HEADER not in environ:  # an old cookie

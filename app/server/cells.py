@@ -9,9 +9,11 @@ from dataclasses import replace
 
 from flask import Flask
 
+from app.api.routes.overview import CELLS
 from app.api.services import Services
 from app.celery import celery_at
 from app.cells.copied_callers import CopiedCallers
+from app.cells.overview import AllCells
 from app.cells.region_intake import RegionIntake
 from app.cells.registry_cache import RegistryCache
 from app.cells.router import CellRouter
@@ -31,16 +33,20 @@ def build_router(settings: Settings) -> CellRouter:
     router = CellRouter(settings, RegistryCache(registry))
     home = build_app(settings, callers=router.keys)
     services: Services = home.extensions["fairline"]
+    all_cells = AllCells(router, lambda: router.cache.cells.values())
+    home.extensions[CELLS] = all_cells
 
     def build(row: CellRow) -> Flask:
         own = settings_of(settings, row)
-        return build_app(
+        app = build_app(
             own,
             celery=celery_at(own),
             cell=row.number,
             callers=router.keys,
             sessions=services.sessions,
         )
+        app.extensions[CELLS] = all_cells
+        return app
 
     def home_name(cells: Mapping[str, CellRow]) -> str | None:
         row = home_of(settings, services, cells)
