@@ -115,8 +115,11 @@ attack: venv-dev broker ## attack a stack of its own on this machine with a host
 restarts: venv-dev broker ## restart workers COUNT=100 times under load, one after the other; nothing may be lost or run twice
 	$(PY) -m loadtest.restarts --count $(or $(COUNT),100)
 
-cells: venv-dev broker ## several cells on this machine: their cost, one killed, tenants moved and spread, a region lost; QUICK=1 is shorter, NAME=moves is one of them
-	$(PY) -m loadtest.cells $(if $(QUICK),--quick) $(NAME)
+cells: venv-dev broker ## several cells on this machine: their cost, one killed, tenants moved and spread, a region lost; QUICK=1 is shorter
+	$(PY) -m loadtest.cells $(if $(QUICK),--quick)
+
+cells-%: venv-dev broker ## run one of these experiments: cost, killed, moves, spread, region; QUICK=1 is shorter
+	$(PY) -m loadtest.cells $(if $(QUICK),--quick) $*
 
 pictures: venv-dev broker browser ## take the README's pictures from a stack of their own
 	$(PY) -m loadtest.pictures
