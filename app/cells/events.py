@@ -117,6 +117,7 @@ class MergedStream:
         self._ended = False
         #: The client has gone.
         self._closed = False
+        # As the cells found out.
         caller = asked.environ.get(CALLER)
         self._tenant: str | None = getattr(getattr(caller, "tenant", None), "name", None)
 

@@ -40,6 +40,8 @@ FAN_OUT_SECONDS = 2.0
 AWAY_CODES = (AWAY_CODE, CellUnavailable.code, TenantMoved.code)
 #: Integers of fewer characters fit into 64 bits.
 LONG_DIGITS = 19
+#: The request that one to a cell is a part of, in its environ.
+PART_OF = "fairline.part_of"
 #: What a framework keeps of a request, which is of one application.
 OF_FRAMEWORK = ("werkzeug.", "flask.")
 
@@ -150,6 +152,9 @@ def begin(app: Flask, environ: WSGIEnvironment) -> BegunResponse:
     """Call an application."""
     response = BegunResponse()
     response.pieces = app(environ, response.start)
+    whole_request = environ.get(PART_OF)
+    if whole_request is not None and CALLER in environ:
+        whole_request[CALLER] = environ[CALLER]  # for the access log
     return response
 
 
@@ -227,6 +232,7 @@ def copied(
     }
     if getattr(fresh.get(CALLER), "tenant", None) is not None:
         del fresh[CALLER]
+    fresh[PART_OF] = environ
     fresh["wsgi.input"] = CompleteBody(body)
     if body:
         fresh["CONTENT_LENGTH"] = str(len(body))

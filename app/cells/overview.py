@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from app.api.routes.overview import CellFigures, CellStanding, read_figures
@@ -14,20 +13,19 @@ from models.store.session import connect
 if TYPE_CHECKING:
     from flask import Flask
 
-    from models.cells.registry import CellRow
+    from app.cells.registry_cache import RegistryCache
 
 
 class AllCells:
     """The cells of the registry, asked at the same time."""
 
-    def __init__(self, apps: ServedApps, rows: Callable[[], Iterable[CellRow]]) -> None:
-        """``rows``: the cells as the registry has them."""
+    def __init__(self, apps: ServedApps, cache: RegistryCache) -> None:
         self._apps = apps
-        self._rows = rows
+        self._cache = cache
 
     def read(self) -> list[CellStanding]:
         """All cells, by number."""
-        rows = sorted(self._rows(), key=lambda row: row.number)
+        rows = sorted(self._cache.cells.values(), key=lambda row: row.number)
         figures = each(self._apps, [row.name for row in rows], figures_of)
         return [
             CellStanding(row.name, row.number, row.region, row.state, figures.get(row.name))

@@ -33,7 +33,7 @@ def build_router(settings: Settings) -> CellRouter:
     router = CellRouter(settings, RegistryCache(registry))
     home = build_app(settings, callers=router.keys)
     services: Services = home.extensions["fairline"]
-    all_cells = AllCells(router, lambda: router.cache.cells.values())
+    all_cells = AllCells(router, router.cache)
     home.extensions[CELLS] = all_cells
 
     def build(row: CellRow) -> Flask:
