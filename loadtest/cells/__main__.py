@@ -16,13 +16,14 @@ import sys
 import time
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from loadtest.cells.sizes import Run
 from loadtest.lab.experiment import Size
-from loadtest.report import Report, Screen
+from loadtest.report import RESULTS, Report, Screen
 
 NAMES = ("cost", "killed", "moves", "spread", "region")
 
@@ -32,11 +33,11 @@ def experiment(name: str) -> Any:
     return import_module(f"loadtest.cells.{name}")
 
 
-def run(name: str, size: Size, console: Console) -> Report:
-    """One experiment with processes of its own."""
+def run(name: str, size: Size, folder: Path, console: Console) -> Report:
+    """One experiment with processes of its own; pictures go to the folder."""
     began = time.monotonic()
     with Screen(console) as screen:
-        report: Report = experiment(name).run(Run(size, screen, console))
+        report: Report = experiment(name).run(Run(size, folder, screen, console))
     report.data["size"] = size.value
     report.data["took_seconds"] = round(time.monotonic() - began)
     if size is not Size.FULL:
@@ -59,9 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"no experiment named {', '.join(unknown)}; there are {', '.join(NAMES)}")
     console, reports = Console(), []
+    size = Size.QUICK if given.quick else Size.FULL
     for name in given.names or NAMES:
         console.print(f"[bold]{experiment(name).TITLE}[/]", highlight=False)
-        reports.append(run(name, Size.QUICK if given.quick else Size.FULL, console))
+        reports.append(run(name, size, RESULTS / f"cells-{name}", console))
         reports[-1].show(console)
         console.print(f"written to {reports[-1].write()}\n")
     return 0 if given.no_fail or all(report.passed for report in reports) else 1

@@ -18,7 +18,7 @@ from loadtest.cells.sizes import Run
 from loadtest.figures import percentile
 from loadtest.lab.experiment import Size
 from loadtest.lab.pictures import picture
-from loadtest.report import RESULTS, Picture, Report, Table, at_least, at_most
+from loadtest.report import Picture, Report, Table, at_least, at_most
 
 TITLE = "One cell is killed under load"
 #: The others' p99 may be this many times what it was.
@@ -74,8 +74,7 @@ def run(run: Run) -> Report:
         for side, who in zip(("others", "victims"), names, strict=True)
         for stretch, between in stretches.items()
     }
-    file = RESULTS / "cells-killed" / "latency.png"
-    draw(file, clients.sent, set(names[0]), began, (killed, back))
+    draw(run.folder / "latency.png", clients.sent, set(names[0]), began, (killed, back))
     return report(plan, found, faults, clients)
 
 

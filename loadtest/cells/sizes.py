@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console
 
@@ -16,6 +17,8 @@ class Run:
     """One run of an experiment: how long it may take, and where progress is shown."""
 
     size: Size
+    #: For pictures.
+    folder: Path
     screen: Screen
     console: Console
 

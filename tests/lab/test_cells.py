@@ -6,6 +6,8 @@ those are held that allow nothing at all, and those that need everything.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from rich.console import Console
 
@@ -21,9 +23,9 @@ LEFT_OUT = ("p99", "processor time", "slowest", "within", "part of a cell", "job
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_experiment_runs_and_keeps_every_promise(name: str) -> None:
+def test_experiment_runs_and_keeps_every_promise(name: str, tmp_path: Path) -> None:
     need_rabbitmq()
-    report = run(name, Size.MINI, Console(quiet=True))
+    report = run(name, Size.MINI, tmp_path, Console(quiet=True))
     assert report.findings and report.tables
     missed = [
         bar.cells()
@@ -31,3 +33,5 @@ def test_experiment_runs_and_keeps_every_promise(name: str) -> None:
         if not bar.passed and not any(words in bar.claim for words in LEFT_OUT)
     ]
     assert not missed, (missed, report.notes)
+    for picture in report.pictures:
+        assert (tmp_path / picture.file).stat().st_size > 0
