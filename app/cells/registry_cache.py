@@ -36,7 +36,7 @@ class RegistryCache:
         refresh_seconds: float = REFRESH_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._registry = registry
+        self.registry = registry
         self._clock = clock
         #: Whether the registry was read.
         self.loaded = False
@@ -66,13 +66,13 @@ class RegistryCache:
 
     def refresh(self) -> None:
         """Read what changed, or everything."""
-        cells = {cell.name: cell for cell in read_cells(self._registry)}
+        cells = {cell.name: cell for cell in read_cells(self.registry)}
         if self._seen is None or self._clock() >= self._sweep_at:
-            rows = read_placements(self._registry)
+            rows = read_placements(self.registry)
             self._placements = {row.tenant: placement_of_row(row) for row in rows}
             self._sweep_at = self._clock() + SWEEP_SECONDS
         else:
-            rows = read_placements(self._registry, self._seen)
+            rows = read_placements(self.registry, self._seen)
             self._take(rows)
         latest = max((row.changed_at for row in rows), default=self._seen)
         if latest is not None and (self._seen is None or latest > self._seen):
@@ -82,7 +82,7 @@ class RegistryCache:
         self.loaded = True
 
     def _read_again(self, tenants: Sequence[str]) -> list[Placement | None]:
-        found = read_named_placements(self._registry, set(tenants))
+        found = read_named_placements(self.registry, set(tenants))
         self._take(found)
         return [self._placements.get(tenant) for tenant in tenants]
 

@@ -25,7 +25,7 @@ from app.api.auth.access import Access, access_of
 from app.api.auth.visitors import TENANT_COOKIE, cookie_of, session_of
 from app.api.http.complete_body import CompleteBody
 from app.api.http.problems import problem_of
-from app.cells import merged_routes, operator_routes
+from app.cells import merged_routes, new_tenants, operator_routes
 from app.cells.fan_out import BegunResponse, begin, query_of, with_query
 from app.cells.forwarding import CELL_COOKIE, KeptInput, again, first_part, token_of, with_cookie
 from app.cells.health import CellHealth
@@ -203,24 +203,32 @@ class CellRouter:
         self, environ: WSGIEnvironment, start_response: StartResponse
     ) -> Iterable[bytes]:
         """Answer a call that is no tenant's: by the home cell, or the one that it names."""
-        query = query_of(environ)
-        named = query.get("cell") or environ.get(CELL_HEADER) or cookie_of(environ, CELL_COOKIE)
-        cell = named or self.served.home_cell or ""
-        if "cell" not in query and CELL_HEADER not in environ:
-            merged = operator_routes.answer(self, environ, start_response)
+        named = query_of(environ).get("cell") or environ.get(CELL_HEADER)
+        if named is not None and self.app_of(named) is None:
+            raise NotFound(f"There is no cell {named[:40]!r}.")
+        if named is not None and "cell" in query_of(environ):
+            environ.update(with_query(environ, cell=None))
+            start_response = with_cookie(start_response, named)
+        if self.cell_names():
+            if new_tenants.creates_tenant(environ):
+                return self._create(named, environ, start_response)
+            merged = None if named else operator_routes.answer(self, environ, start_response)
             if merged is not None:
                 return merged
-        app = self.app_of(cell)
-        if app is None:
-            if "cell" not in query and CELL_HEADER not in environ:  # an old cookie
-                return self._call("", self.home, environ, start_response)
-            raise NotFound(f"There is no cell {cell[:40]!r}.")
-        if "cell" in query:
-            environ.update(with_query(environ, cell=None))
-            start_response = with_cookie(start_response, cell)
+        cell = named or cookie_of(environ, CELL_COOKIE) or self.served.home_cell or ""
+        app = self.app_of(cell) or self.home  # a cookie may be old
         if app is not self.home and self.is_away(cell):
             raise away(cell)
         return self._call(cell, app, environ, start_response)
+
+    def _create(
+        self, cell: str | None, environ: WSGIEnvironment, start_response: StartResponse
+    ) -> Iterable[bytes]:
+        """Create a tenant: in the cell that is named, or the one that suits best."""
+        services, region = self.home.extensions["fairline"], self.settings.region
+        return new_tenants.create(
+            self, self.cache.registry, services, environ, start_response, cell, region
+        )
 
     def _read(
         self,
