@@ -11,6 +11,7 @@ import click
 from flask import Flask
 
 from app.cli.audit import audit
+from app.cli.cells import cells
 from app.cli.encryption import encryption
 from app.cli.errors import FairlineCommand
 from app.cli.keys import keys
@@ -27,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 
 def register_commands(app: Flask) -> None:
     platform = (migrate, run_scheduler, show_demo, replay_dead_letters)
-    for command in (tenants, keys, quotas, audit, encryption, *platform):
+    for command in (tenants, keys, quotas, audit, encryption, cells, *platform):
         app.cli.add_command(command)
 
 

@@ -130,10 +130,14 @@ def terms(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @tenants.command("create", acts=(Act.TENANT_CREATE,))
 @click.argument("name")
+@click.option("--cell", "in_cell", help="The cell that it lives in; else one that has few tenants.")
 @terms
-def create(name: str, change: Change) -> None:
+def create(name: str, in_cell: str | None, change: Change) -> None:
     """Create a tenant."""
-    show_terms(changes.create_tenant(database(), name, change))
+    from app.cli.cells import new_home
+
+    with new_home(name, in_cell) as engine:
+        show_terms(changes.create_tenant(engine, name, change))
 
 
 @tenants.command("set", acts=(Act.TENANT_CHANGE,))
@@ -152,7 +156,10 @@ def change_terms(name: str, change: Change) -> None:
 @click.argument("name")
 def ensure(name: str) -> None:
     """Create a tenant if it does not exist."""
-    changes.ensure_tenant(database(), name)
+    from app.cli.cells import new_home
+
+    with new_home(name, None) as engine:
+        changes.ensure_tenant(engine, name)
     click.echo(f"tenant {name}")
 
 

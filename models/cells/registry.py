@@ -22,18 +22,20 @@ REGISTRY_CONNECTIONS = 2
 
 COLUMNS = "name, number, region, database_url, broker_url, read_database_url, state"
 READ_CELLS = f"SELECT {COLUMNS} FROM cells ORDER BY number"
-#: The lowest number that no cell has, where none is given. Two at a time: the second fails.
+#: The lowest number that no cell has. Two who ask at a time get the same: adding the second fails.
+FREE_NUMBER = f"""
+    SELECT min(free) AS number FROM generate_series(1, {MOST_CELLS}) AS free
+    WHERE free NOT IN (SELECT number FROM cells)
+"""
 ADD_CELL = f"""
     INSERT INTO cells ({COLUMNS})
-    SELECT %(name)s, coalesce(%(number)s, (
-               SELECT min(free) FROM generate_series(1, {MOST_CELLS}) AS free
-               WHERE free NOT IN (SELECT number FROM cells))),
-           %(region)s, %(database_url)s, %(broker_url)s, %(read_database_url)s, 'open'
+    VALUES (%(name)s, %(number)s, %(region)s, %(database_url)s, %(broker_url)s,
+            %(read_database_url)s, 'open')
     ON CONFLICT (name) DO UPDATE
     SET region = excluded.region, database_url = excluded.database_url,
         broker_url = excluded.broker_url, read_database_url = excluded.read_database_url,
         changed_at = now()
-    WHERE %(number)s IS NULL OR cells.number = %(number)s
+    WHERE cells.number = excluded.number
     RETURNING {COLUMNS}
 """
 SET_STATE = "UPDATE cells SET state = %(state)s, changed_at = now() WHERE name = %(name)s"
@@ -82,8 +84,17 @@ def read_cells(registry: Engine) -> list[CellRow]:
     return [CellRow(*row) for row in fetch(registry, READ_CELLS)]
 
 
+def free_number(registry: Engine) -> int:
+    """The lowest number that no cell has."""
+    [row] = fetch(registry, FREE_NUMBER)
+    if row.number is None:
+        raise OtherCell(f"there are {MOST_CELLS} cells already")
+    return int(row.number)
+
+
 def add_cell(registry: Engine, cell: CellRow, *, number: int | None = None) -> CellRow:
     """Add a cell, or change how it is reached; with the lowest free number if none is given."""
+    number = number or free_number(registry)
     parameters = {**cell._asdict(), "number": number}
     try:
         with transaction(registry) as connection:
@@ -91,7 +102,7 @@ def add_cell(registry: Engine, cell: CellRow, *, number: int | None = None) -> C
     except IntegrityError:
         raise OtherCell(f"another cell has the number {number}") from None
     if row is None:
-        raise OtherCell(f"{cell.name} has another number")
+        raise OtherCell(f"the cell {cell.name} has another number")
     return CellRow(*row)
 
 
@@ -117,7 +128,7 @@ def identify(engine: Engine, cell: CellRow, *, first: bool) -> None:
 def write_identity(connection: Connection, cell: CellRow) -> None:
     done = connection.exec_driver_sql(SET_IDENTITY, {"number": cell.number, "name": cell.name})
     if not done.rowcount:
-        raise OtherCell(f"the database of {cell.name} has another number")
+        raise OtherCell(f"the database of {cell.name} is that of another cell")
 
 
 def read_identity(engine: Engine) -> tuple[int, str]:
