@@ -3,10 +3,10 @@
 Every step can be repeated, and be begun by one runner and ended by another. What is written in a
 cell is fenced (`models.cells.fences`), what is written in the registry too (`models.cells.moves`).
 
-From ``close`` to ``flip`` no cell admits for the tenant that may give its idempotency keys to
-another one: all keys are then known where they are looked for next. A cell that stays in the
-placement admits again a few seconds after ``flip``, when every API process knows the new weights:
-one that did not could use a key there that is looked for elsewhere.
+From ``close`` on, cells that the tenant leaves admit nothing. Those that stay admit nothing with an
+idempotency key from API processes that do not know the placement after ``flip``: another cell might
+be asked for the same key by then. So all keys are known where they are looked for next, before
+anything is admitted there.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 from models.cells import moves
-from models.cells.away import CLOSE, OPEN, wait_for_older_statements
+from models.cells.away import set_away, wait_for_older_statements
 from models.cells.databases import CellDatabases
-from models.cells.moved_rows import forget_marks, has_mark
+from models.cells.moved_rows import ALL_SCHEDULES, forget_marks
 from models.cells.moves import BEFORE_FLIP, Move, MoveStep
 from models.cells.placements import PlacementRow, read_placement, remove_placement
 from models.cells.row_mover import RowMover
@@ -91,11 +91,12 @@ class MoveRunner:
         return [cell for cell in self.move.admitting if cell not in self._placement.weights]
 
     @property
-    def _closed(self) -> list[str]:
-        """Cells that admit nothing while the placement changes: their keys may go elsewhere."""
+    def _stay(self) -> list[str]:
+        """Cells that the tenant stays in, if their idempotency keys may now go to other ones."""
         now = {cell: weight for cell, weight in self._placement.weights.items() if weight > 0}
-        stay = [] if len(self.move.admitting) == 1 or now == self.move.admitting else [*now]
-        return sorted({*self.move.leaving, *stay})
+        if len(self.move.admitting) == 1 or now == self.move.admitting:
+            return []
+        return [cell for cell in self.move.admitting if cell in now]
 
     @property
     def _home(self) -> str:
@@ -103,12 +104,10 @@ class MoveRunner:
         placed = self._placement.weights
         return min(placed, key=lambda cell: (placed[cell] <= 0, cell))
 
-    @property
-    def _sums_go_to(self) -> str:
-        return min(self.move.admitting)
-
-    def _version(self, version: int) -> dict[str, int]:
-        return {"tenant_id": self._rows.tenant_id, "version": version}
+    def _set_away(self, cell: str, version: int, *, away: bool) -> None:
+        with self._rows.within(cell) as connection:
+            if not set_away(connection, self._rows.tenant_id, version, away=away):
+                raise CannotMove(f"the cell {cell} knows a later placement")
 
     def _find_tenant(self) -> bool:
         """Find the tenant's id; whether to go on: one that is being deleted is not moved."""
@@ -140,11 +139,13 @@ class MoveRunner:
         return MoveStep.CLOSE if self._copy_keys() else None
 
     def _close(self) -> MoveStep | None:
-        version = self._placement.version + 1
-        for cell in self._closed:
-            with self._rows.within(cell) as connection:
-                connection.exec_driver_sql(CLOSE, self._version(version))
-        for cell in self._closed:
+        for cell in self.move.leaving:
+            self._set_away(cell, self._placement.version + 1, away=True)
+        for cell in self._stay:
+            # A schedule that is in two cells after a crash must not tick in both.
+            away = cell == self._home != self.move.first
+            self._set_away(cell, self._placement.version + 1, away=away)
+        for cell in (*self.move.leaving, *self._stay):
             wait_for_older_statements(self._rows.engine(cell), WAIT_SECONDS)
         return MoveStep.KEYS
 
@@ -161,17 +162,15 @@ class MoveRunner:
         for source in self.move.leaving:
             # What an operator changed there while the placement changed.
             self._rows.copy_later_changes(source, self.move.admitting)
-            self._rows.move_tallies(source, self._sums_go_to)
-        late = self.move.age_seconds >= self._known_seconds
-        waiting = False
+            self._rows.move_tallies(source, self.move.first)
         for cell in self.move.admitting:
             with self._rows.within(cell) as connection:
                 set_share(connection, self._rows.tenant_id, self.move.share(cell))
-                if late or has_mark(connection, self._rows.new_mark):
-                    connection.exec_driver_sql(OPEN, self._version(self._placement.version))
-                else:
-                    waiting = True
-        return None if waiting else MoveStep.TRANSFER
+            # Schedules are in the first of them: the others give theirs before they are opened.
+            while cell != self.move.first and self._rows.move_rows(cell, ALL_SCHEDULES):
+                pass
+            self._set_away(cell, self._placement.version, away=False)
+        return MoveStep.TRANSFER
 
     def _transfer(self) -> MoveStep | None:
         emptied = [self._rows.empty(source) for source in self.move.leaving]
@@ -179,7 +178,7 @@ class MoveRunner:
 
     def _drop(self) -> MoveStep | None:
         for source in self.move.leaving:
-            self._rows.move_sums(source, self._sums_go_to)
+            self._rows.move_sums(source, self.move.first)
         if not self.move.leaving:
             return MoveStep.REMOVE
         moves.place(self._registry, self.move, self.move.admitting, MoveStep.REMOVE)
@@ -199,10 +198,11 @@ class MoveRunner:
         for cell in self._new:
             if not self._rows.remove(cell):
                 return None
-        for cell in self._placement.weights:
-            with self._rows.within(cell) as connection:
-                version = self._placement.version + 1
-                connection.exec_driver_sql(OPEN, self._version(version))
+        # The same placement with a later version: cells may have been closed to this one.
+        weights = self._placement.weights
+        version = moves.place(self._registry, self.move, weights, MoveStep.UNDO)
+        for cell in weights:
+            self._set_away(cell, version, away=weights[cell] <= 0)
         self._forget_marks()
         moves.finish(self._registry, self.move)
         return MoveStep.UNDO

@@ -42,12 +42,12 @@ USAGE, REFUSALS, TALLIES = map(copied_table, ("usage", "refusals", "tallies"))
 #: A scored application whose job was retired; the others go with their job.
 SCORED = "score IS NOT NULL"
 WITHOUT_JOB = f"{SCORED} AND NOT EXISTS (SELECT FROM jobs WHERE jobs.id = applications.id)"
-#: Not while the job of its last tick is in flight here: the next tick may have to be left out.
-NOT_RUNNING = """NOT EXISTS (
+#: Not while the job of its last tick is in flight here, if the next tick has to be left out then.
+NOT_RUNNING = """(overlap <> 'skip' OR NOT EXISTS (
     SELECT FROM jobs WHERE jobs.id = schedules.last_job_id
-      AND jobs.status::text IN ('scheduled', 'queued', 'dispatched', 'running'))"""
+      AND jobs.status::text IN ('scheduled', 'queued', 'dispatched', 'running')))"""
 NOT_ERASED = "NOT EXISTS (SELECT FROM erasures WHERE erasures.id = given.{column})"
-#: Two cells of a spread tenant may have schedules of the same name.
+#: Schedules of the same name may have been made in two cells, while the placement changed.
 FREE_NAME = """CASE WHEN EXISTS (
         SELECT FROM schedules AS other
         WHERE other.tenant_id = given.tenant_id AND other.name = given.name
@@ -67,7 +67,6 @@ MARK = """
     INSERT INTO transfer_marks (mark) SELECT unnest(%(marks)s::text[])
     ON CONFLICT DO NOTHING RETURNING mark
 """
-READ_MARK = "SELECT 1 FROM transfer_marks WHERE mark = %(mark)s"
 FORGET_MARKS = "DELETE FROM transfer_marks WHERE starts_with(mark, %(prefix)s)"
 #: By tenant; others have the tenant in the middle of a name, and are too short-lived to matter.
 TALLIED = [TallyKind.SUBMISSION, TallyKind.IDEMPOTENCY_KEY, TallyKind.STORED_BLOB]
@@ -100,6 +99,8 @@ class MovedTable(NamedTuple):
     condition: str = "true"
     #: Only when no job is left that could go: the rows are about jobs.
     after_jobs: bool = False
+    #: All of them are in the first cell that admits jobs.
+    one_cell: bool = False
 
 
 def put_applications(connection: Connection, rows: Sequence[TextRow], _prefix: str) -> object:
@@ -132,10 +133,12 @@ def put_events(connection: Connection, rows: Sequence[TextRow], prefix: str) -> 
     )
 
 
+#: Of a cell that the tenant stays in.
+ALL_SCHEDULES = MovedTable(SCHEDULES, put_schedules, one_cell=True)
 #: In this order. Erasures come last: they then find everything that they are about.
 MOVED = (
     MovedTable(APPLICATIONS, put_applications, WITHOUT_JOB),
-    MovedTable(SCHEDULES, put_schedules, NOT_RUNNING),
+    ALL_SCHEDULES._replace(condition=NOT_RUNNING),
     MovedTable(EVENTS, put_events),
     MovedTable(REPLAYS, put_replays, after_jobs=True),
     MovedTable(ERASURES, put_erasures, after_jobs=True),
@@ -194,10 +197,6 @@ def take_sums(connection: Connection, tenant_id: int) -> Sums:
 def write_mark(connection: Connection, mark: str) -> bool:
     """Leave a mark in this cell; whether it was not there."""
     return connection.exec_driver_sql(MARK, {"marks": [mark]}).first() is not None
-
-
-def has_mark(connection: Connection, mark: str) -> bool:
-    return connection.exec_driver_sql(READ_MARK, {"mark": mark}).first() is not None
 
 
 def put_tallies(connection: Connection, rows: Sequence[TextRow], prefix: str) -> None:

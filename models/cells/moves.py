@@ -87,6 +87,7 @@ TAKE = f"""
         SELECT tenant AS next FROM moves
         WHERE (runner = %(runner)s OR lease_expires_at <= now())
           AND tenant <> ALL (%(without)s::text[])
+          AND (%(only)s::text IS NULL OR tenant = %(only)s)
         ORDER BY lease_expires_at, tenant LIMIT 1
         FOR UPDATE SKIP LOCKED
     ) AS found
@@ -160,6 +161,11 @@ class Move:
     def leaving(self) -> list[str]:
         """The cells that it leaves."""
         return sorted(cell for cell, weight in self.wanted.items() if weight <= 0)
+
+    @property
+    def first(self) -> str:
+        """The cell of what is in one cell only: schedules, and sums of the cells that it leaves."""
+        return min(self.admitting)
 
     def share(self, cell: str) -> float:
         """The part of the tenant's terms that will hold in a cell."""
@@ -255,9 +261,12 @@ def read_moves(registry: Engine) -> list[Move]:
     return [move_of(row) for row in fetch(registry, f"{READ} ORDER BY started_at")]
 
 
-def take_move(registry: Engine, runner: str, without: Collection[str] = ()) -> Move | None:
-    """Take or renew the lease of a move, of other tenants than these."""
-    rows = fetch(registry, TAKE, {"runner": runner, "without": list(without)})
+def take_move(
+    registry: Engine, runner: str, *, without: Collection[str] = (), only: str | None = None
+) -> Move | None:
+    """Take or renew the lease of a move, of other tenants than these, or of one."""
+    asked = {"runner": runner, "without": list(without), "only": only}
+    rows = fetch(registry, TAKE, asked)
     return move_of(rows[0]) if rows else None
 
 

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from sqlalchemy import Connection, Engine
 
 from models.cells import moves
-from models.cells.away import CLOSE
+from models.cells.away import set_away
 from models.cells.databases import CellDatabases
 from models.cells.fences import fenced
 from models.cells.moved_rows import (
@@ -24,7 +24,6 @@ from models.cells.moved_rows import (
     take_rows,
     take_sums,
     take_tallies,
-    write_mark,
 )
 from models.cells.moves import Move
 from models.cells.tenant_rows import (
@@ -37,6 +36,7 @@ from models.cells.tenant_rows import (
 )
 from models.jobs.transfer import count_left, put_jobs, take_jobs
 from models.pools import POOLS
+from models.store.row_copies import TextRow
 
 
 class RowMover:
@@ -58,21 +58,14 @@ class RowMover:
         """A transaction of this runner in a cell."""
         return fenced(self.engine(cell), self.move.tenant, self.move.fence)
 
-    @property
-    def new_mark(self) -> str:
-        """The mark of a cell that the tenant comes to with this move."""
-        return f"{self.move.marks('')}new"
-
     def copy_own_rows(self, source: str, cells: Iterable[str], version: int) -> None:
         """Let new cells have the tenant's terms, limits and keys; they admit nothing."""
         rows = read_own_rows(self.engine(source), self.tenant_id)
         for cell in cells:
             with self.within(cell) as connection:
                 # Away from the first moment on.
-                away = {"tenant_id": self.tenant_id, "version": version}
-                connection.exec_driver_sql(CLOSE, away)
+                set_away(connection, self.tenant_id, version, away=True)
                 write_own_rows(connection, rows, share=self.move.share(cell))
-                write_mark(connection, self.new_mark)
 
     def copy_later_changes(self, source: str, cells: Iterable[str]) -> None:
         """Let cells that the tenant lives in have what was changed in another one alone."""
@@ -115,7 +108,7 @@ class RowMover:
             moved = self._move_jobs(source)
             if moved:
                 moves.renew(self._databases.registry, self.move, transferred=moved)
-            elif not sum(self._move_rows(source, each) for each in MOVED):
+            elif not sum(self.move_rows(source, each) for each in MOVED):
                 break
         with self.within(source) as connection:
             return self._is_empty(connection)
@@ -138,19 +131,22 @@ class RowMover:
             # All of them are committed there; what follows commits here.
             return len(rows.jobs)
 
-    def _move_rows(self, source: str, moved: MovedTable) -> int:
+    def move_rows(self, source: str, moved: MovedTable) -> int:
+        """Move the next rows of a table that can go; how many."""
         with self.within(source) as here:
             if moved.after_jobs:
                 left = count_left(here, self.tenant_id)
                 if left.jobs > left.in_flight:
                     return 0
             rows = take_rows(here, moved, self.tenant_id)
-            for target in self.move.admitting:
-                some = [row for row in rows if self.move.target(str(row["id"])) == target]
-                if some:
-                    with self.within(target) as there:
-                        require_tenant(there, self.tenant_id)
-                        moved.put(there, some, self.move.marks(source))
+            targets: dict[str, list[TextRow]] = {}
+            for row in rows:
+                target = self.move.first if moved.one_cell else self.move.target(str(row["id"]))
+                targets.setdefault(target, []).append(row)
+            for target, some in targets.items():
+                with self.within(target) as there:
+                    require_tenant(there, self.tenant_id)
+                    moved.put(there, some, self.move.marks(source))
             return len(rows)
 
     def remove(self, cell: str) -> bool:
