@@ -30,7 +30,6 @@ from app.reads.events.stream import KEEP_ALIVE_SECONDS
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
-    from flask import Flask
 
 logger = logging.getLogger(__name__)
 
@@ -83,12 +82,14 @@ def open_streams(
     """The stream of each cell that answers."""
     counted = random.choice(asked.cells)
 
-    def open_stream(cell: str, app: Flask) -> BegunResponse:
-        part = {SUB_REQUEST: SubRequest(counted=cell == counted)}
-        position = of_position(asked, merge.feeds[cell].position)
-        return begin(app, asked.copy(**position, **part))
-
-    opened = each(asked.apps, asked.cells, open_stream)
+    copies = {
+        cell: asked.copy(
+            **of_position(asked, merge.feeds[cell].position),
+            **{SUB_REQUEST: SubRequest(counted=cell == counted)},
+        )
+        for cell in asked.cells
+    }
+    opened = each(asked.apps, asked.cells, lambda cell, app: begin(app, copies[cell]))
     streams = {cell: one for cell, one in opened.items() if one.status == HTTPStatus.OK}
     for cell, one in opened.items():
         if cell not in streams:

@@ -211,12 +211,9 @@ def ask(
 ) -> dict[str, CellAnswer]:
     """The answers of the cells to a request, of which ``changes`` differ from cell to cell."""
     request_id_of(environ)  # the same for all
-    return each(
-        apps,
-        cells,
-        lambda cell, app: whole(cell, app, copied(environ, changes(cell), body)),
-        seconds,
-    )
+    # Now, as each of them will note in it who calls.
+    copies = {cell: copied(environ, changes(cell), body) for cell in cells}
+    return each(apps, cells, lambda cell, app: whole(cell, app, copies[cell]), seconds)
 
 
 def copied(
@@ -243,8 +240,10 @@ def copied(
 
 def query_of(environ: WSGIEnvironment) -> dict[str, str]:
     """The parameters of a request; the first of each, as everywhere."""
-    pairs = parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True)
-    return dict(reversed(pairs))
+    query: dict[str, str] = {}
+    for name, value in parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True):
+        query.setdefault(name, value)
+    return query
 
 
 def with_query(environ: WSGIEnvironment, **parameters: str | None) -> dict[str, str]:
