@@ -37,6 +37,7 @@ from models.cells.tenant_rows import (
 from models.jobs.transfer import count_left, put_jobs, take_jobs
 from models.pools import POOLS
 from models.store.row_copies import TextRow
+from models.wakeups import wake_scheduler
 
 
 class RowMover:
@@ -129,7 +130,9 @@ class RowMover:
                     require_tenant(there, self.tenant_id)
                     put_jobs(there, rows.of(some, JOB_TABLES), JOB_TABLES)
             # All of them are committed there; what follows commits here.
-            return len(rows.jobs)
+        for target in ids:
+            wake_scheduler(self.engine(target))
+        return len(rows.jobs)
 
     def move_rows(self, source: str, moved: MovedTable) -> int:
         """Move the next rows of a table that can go; how many."""

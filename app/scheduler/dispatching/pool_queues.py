@@ -23,6 +23,7 @@ from app.tenants.caps import cap_sql
 from models.job_counts import SERVER, CountFolder, Drawn
 from models.jobs.dispatch import LaneKey
 from models.jobs.lane_walk import head_walk
+from models.jobs.transfer import MOVED_SHARD
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
 from models.store.prepared import PreparedStatement
@@ -77,7 +78,8 @@ READ_TENANTS = f"""
            CASE WHEN fresh.share THEN share.counted_day ELSE current_date END AS counted_day,
            CASE WHEN fresh.share THEN share.counted_seconds ELSE coalesce((
                SELECT sum(slot_seconds - slice_seconds) FROM usage
-               WHERE tenant_id = asked.id AND pool = %(pool)s AND day = current_date), 0)
+               WHERE tenant_id = asked.id AND pool = %(pool)s AND day = current_date
+                 AND shard <> {MOVED_SHARD}), 0)
            END AS counted_seconds,
            coalesce((SELECT sum(dispatched + running)::int FROM job_counts
                      WHERE tenant_id = asked.id AND pool = %(pool)s), 0) AS in_flight
