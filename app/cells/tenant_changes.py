@@ -9,23 +9,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from datetime import datetime
 
 from sqlalchemy import Engine
 
-from app.errors import CellUnavailable
+from app.errors import CellUnavailable, NotFound
 from app.policy.placement import Placement
-from app.tenants.changes import no_tenant
+from app.tenants.changes import no_tenant, revoke_key
+from app.tenants.keys import SHORT_CHARACTERS
 from models.cells.databases import CellDatabases
 from models.cells.placements import read_placement
-from models.cells.registry import open_registry
 from models.cells.tenant_rows import find_tenant, read_own_rows, write_own_rows
 from models.store.errors import StateStoreError
-from models.store.roles import DatabaseRole
 from models.store.session import transaction
-
-if TYPE_CHECKING:
-    from app.config import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -69,26 +65,31 @@ def copy_to(name: str, tenant_id: int, source: Engine, target: Engine, share: fl
 
 
 @contextmanager
-def in_all_cells(settings: Settings, name: str) -> Iterator[Engine]:
-    """The database of the tenant's first cell; what is changed there is copied to its others.
+def in_all_cells(databases: CellDatabases, name: str) -> Iterator[Engine]:
+    """The database of the tenant's first cell; what is changed there is copied to its others."""
+    row = read_placement(databases.registry, name)
+    if row is None:
+        raise no_tenant(name)
+    placement = Placement(row.version, row.weights)
+    first, *others = (*placement.admitting, *placement.leaving)
+    yield databases.engine(first)
+    rest = {cell: databases.engine(cell) for cell in others}
+    copy_changes(name, placement, databases.engine(first), rest)
 
-    For commands: the tenant's placement is read from the registry.
-    """
-    registry = open_registry(settings, process="cli", role=DatabaseRole.API)
-    databases = CellDatabases(registry, settings, process="cli", role=DatabaseRole.API)
-    try:
-        row = read_placement(registry, name)
-        if row is None:
-            raise no_tenant(name)
-        placement = Placement(row.version, row.weights)
-        first, *others = (*placement.admitting, *placement.leaving)
-        yield databases.engine(first)
-        copy_changes(
-            name,
-            placement,
-            databases.engine(first),
-            {cell: databases.engine(cell) for cell in others},
-        )
-    finally:
-        databases.close()
-        registry.dispose()
+
+def revoke_everywhere(databases: Mapping[str, Engine], key_id: str) -> datetime:
+    """Revoke a key in every database that has it, by cell; when it was revoked first."""
+    revoked, failed = [], []
+    for cell, engine in databases.items():
+        try:
+            revoked.append(revoke_key(engine, key_id))
+        except NotFound:
+            continue
+        except StateStoreError as error:
+            logger.warning("cell %s: %s", cell, error)
+            failed.append(cell)
+    if failed:
+        raise CellUnavailable(f"Not responding: {', '.join(failed)}. Please repeat it.")
+    if not revoked:
+        raise NotFound(f"There is no key {key_id[:SHORT_CHARACTERS]!r}.")
+    return min(revoked)

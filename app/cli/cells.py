@@ -92,6 +92,32 @@ def new_home(name: str, cell: str | None) -> Iterator[Engine]:
         yield found.engine(chosen)
 
 
+@contextmanager
+def cells_of(name: str) -> Iterator[Engine]:
+    """The database of a tenant; what is changed there is copied to its other cells, if any."""
+    from app.config import settings
+
+    if not settings().registry_url:
+        yield database()
+        return
+    from app.cells.tenant_changes import in_all_cells
+
+    with all_cells() as found, in_all_cells(found, name) as engine:
+        yield engine
+
+
+@contextmanager
+def every_database() -> Iterator[list[Engine]]:
+    """The databases of all cells; without cells, the only one."""
+    from app.config import settings
+
+    if not settings().registry_url:
+        yield [database()]
+        return
+    with all_cells() as found:
+        yield [found.engine(cell) for cell in found.cells()]
+
+
 @cells.command("add", acts=(Act.CELL_CHANGE,))
 @click.argument("name")
 @click.option("--database-url", required=True, help="Its database, which has been migrated.")
