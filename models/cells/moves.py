@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from hashlib import blake2b
@@ -26,7 +26,7 @@ from models.leadership import EPOCH_STEP
 from models.store.session import execute, fetch, transaction
 
 #: A runner that gives no sign for so long is replaced.
-LEASE_SECONDS = 15
+LEASE_SECONDS = 15.0
 #: Hashes are numbers below this.
 HASHES = 2**64
 
@@ -82,7 +82,7 @@ TAKE = f"""
     UPDATE moves AS move
     SET fence = move.fence + CASE WHEN move.runner = %(runner)s AND move.lease_expires_at > now()
                                   THEN 0 ELSE {EPOCH_STEP} END,
-        runner = %(runner)s, lease_expires_at = now() + interval '{LEASE_SECONDS} seconds'
+        runner = %(runner)s, lease_expires_at = now() + make_interval(secs => %(lease)s)
     FROM (
         SELECT tenant AS next FROM moves
         WHERE (runner = %(runner)s OR lease_expires_at <= now())
@@ -98,7 +98,7 @@ TAKE = f"""
 STILL_RUNNER = "tenant = %(tenant)s AND fence = %(fence)s AND step = %(step)s"
 RENEW = f"""
     UPDATE moves
-    SET lease_expires_at = now() + interval '{LEASE_SECONDS} seconds',
+    SET lease_expires_at = now() + make_interval(secs => %(lease)s),
         transferred = transferred + %(transferred)s, error = %(error)s
     WHERE {STILL_RUNNER}
 """
@@ -151,6 +151,8 @@ class Move:
     age_seconds: float
     #: Whether somebody runs it.
     runs: bool
+    #: For how long it is taken.
+    lease_seconds: float = LEASE_SECONDS
 
     @property
     def admitting(self) -> dict[str, float]:
@@ -262,17 +264,27 @@ def read_moves(registry: Engine) -> list[Move]:
 
 
 def take_move(
-    registry: Engine, runner: str, *, without: Collection[str] = (), only: str | None = None
+    registry: Engine,
+    runner: str,
+    *,
+    without: Collection[str] = (),
+    only: str | None = None,
+    lease_seconds: float = LEASE_SECONDS,
 ) -> Move | None:
     """Take or renew the lease of a move, of other tenants than these, or of one."""
-    asked = {"runner": runner, "without": list(without), "only": only}
+    asked = {"runner": runner, "without": list(without), "only": only, "lease": lease_seconds}
     rows = fetch(registry, TAKE, asked)
-    return move_of(rows[0]) if rows else None
+    return replace(move_of(rows[0]), lease_seconds=lease_seconds) if rows else None
 
 
 def renew(registry: Engine, move: Move, *, transferred: int = 0, error: str = "") -> None:
     """Report that the step goes on; `MoveLost` if it is not ours any more."""
-    asked = {**fence_of(move), "transferred": transferred, "error": error}
+    asked = {
+        **fence_of(move),
+        "transferred": transferred,
+        "error": error,
+        "lease": move.lease_seconds,
+    }
     if not execute(registry, RENEW, asked):
         raise MoveLost(move.tenant)
 

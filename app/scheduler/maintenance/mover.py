@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Collection
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -16,7 +17,14 @@ from models.cells.away import StillAdmitting
 from models.cells.databases import CellDatabases, UnknownCell
 from models.cells.fences import StaleRunner
 from models.cells.move_steps import KNOWN_SECONDS, MoveRunner
-from models.cells.moves import Move, MoveLost, raise_fence, renew, take_move
+from models.cells.moves import (
+    LEASE_SECONDS,
+    Move,
+    MoveLost,
+    raise_fence,
+    renew,
+    take_move,
+)
 from models.cells.tenant_rows import CannotMove
 from models.store.errors import StateStoreError
 
@@ -38,10 +46,16 @@ class Mover:
     """Runs moves under a name of its own."""
 
     def __init__(
-        self, databases: CellDatabases, name: str, *, known_seconds: float = KNOWN_SECONDS
+        self,
+        databases: CellDatabases,
+        name: str,
+        *,
+        known_seconds: float = KNOWN_SECONDS,
+        lease_seconds: float = LEASE_SECONDS,
     ) -> None:
         self._databases = databases
         self._name = name
+        self._lease_seconds = lease_seconds
         self._known_seconds = known_seconds
         self._runners: dict[str, MoveRunner] = {}
         #: Tenants whose moves are left alone, and until when.
@@ -52,13 +66,21 @@ class Mover:
         ended, seen = 0, set[str]()
         self._paused = {tenant: until for tenant, until in self._paused.items() if until > now}
         while time.monotonic() < now + TURN_SECONDS:
-            without = {*seen, *self._paused}
-            move = take_move(self._databases.registry, self._name, without=without)
+            move = self._take(without={*seen, *self._paused})
             if move is None:
                 break
             seen.add(move.tenant)
             ended += self._run(move, now + TURN_SECONDS)
         return ended
+
+    def _take(self, *, without: Collection[str] = (), only: str | None = None) -> Move | None:
+        return take_move(
+            self._databases.registry,
+            self._name,
+            without=without,
+            only=only,
+            lease_seconds=self._lease_seconds,
+        )
 
     def _run(self, first: Move, until: float) -> int:
         """Steps of one move, as long as it goes on: while it is closed everybody waits."""
@@ -68,7 +90,7 @@ class Mover:
             ended += 1
             if time.monotonic() > until:
                 break
-            move = take_move(self._databases.registry, self._name, only=first.tenant)
+            move = self._take(only=first.tenant)
             if move is None:
                 self._runners.pop(first.tenant, None)
         return ended

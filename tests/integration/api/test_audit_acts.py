@@ -300,7 +300,10 @@ COMMANDS = {
     "quotas clear": ["quotas set claude --requests 60", "quotas clear claude"],
 }
 #: Migrations are tested with the others; a replay is one of the tests below.
-ELSEWHERE = {"migrate", "replay", "encryption rotate"}
+ELSEWHERE = {
+    *("migrate", "replay", "encryption rotate"),
+    *("cells add", "cells drain", "tenants move", "tenants spread"),
+}
 
 
 @pytest.fixture
