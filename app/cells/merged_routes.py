@@ -44,6 +44,7 @@ from app.cells.merge import (
     sum_usage,
 )
 from app.cells.merged_replays import discard_letters, replay_letters, replay_progress
+from app.cells.tenant_pages import form_in_all, page_events
 from app.cells.tenant_request import (
     MISSING_HEADER,
     Gathered,
@@ -68,7 +69,7 @@ Handler = Callable[..., "WSGIApplication"]
 
 #: What is about one job, also of the tenant's pages.
 OF_JOB = re.compile(r"/(?:tenant/)?(?:jobs|applications)/(?!batch$)([^/]+)(/.*)?")
-OF_REPLAY = re.compile(r"/dead-letters/replays/([^/]+)")
+OF_REPLAY = re.compile(r"/dead-letters/replays/[^/]+|/tenant/replays/[^/]+/cancel")
 
 
 def answer(
@@ -99,7 +100,7 @@ def handler_of(method: str, path: str) -> tuple[Handler, tuple[str, ...]]:
     if (found := MERGED.get((method, path))) is not None:
         return found, ()
     if OF_REPLAY.fullmatch(path) is not None:
-        return replay_progress, ()
+        return form_in_all if path.startswith("/tenant") else replay_progress, ()
     if (job := OF_JOB.fullmatch(path)) is not None:
         is_application = method == "GET" and path.startswith("/applications/") and not job[2]
         return application if is_application else one_job, (job[1],)
@@ -265,4 +266,7 @@ MERGED: dict[tuple[str, str], Handler] = {
     ("GET", "/events"): merged_feed,
     ("POST", "/dead-letters/replay"): replay_letters,
     ("POST", "/dead-letters/discard"): discard_letters,
+    ("GET", "/tenant/events"): page_events,
+    ("POST", "/tenant/dead-letters/replay"): form_in_all,
+    ("POST", "/tenant/dead-letters/discard"): form_in_all,
 }

@@ -18,6 +18,7 @@ from app.cells.region_intake import RegionIntake
 from app.cells.registry_cache import RegistryCache
 from app.cells.router import CellRouter
 from app.cells.served_cells import ServedCells
+from app.cells.tenant_pages import merge_tenant_page
 from app.config import Settings
 from app.server.factory import begin_app, build_app, end_app
 from models.cells.registry import CellRow, open_registry, read_identity
@@ -35,6 +36,7 @@ def build_router(settings: Settings) -> CellRouter:
     services: Services = home.extensions["fairline"]
     all_cells = AllCells(router, router.cache)
     home.extensions[CELLS] = all_cells
+    merge_tenant_page(home, router)
 
     def build(row: CellRow) -> Flask:
         own = settings_of(settings, row)
@@ -46,6 +48,7 @@ def build_router(settings: Settings) -> CellRouter:
             sessions=services.sessions,
         )
         app.extensions[CELLS] = all_cells
+        merge_tenant_page(app, router)
         return app
 
     def home_name(cells: Mapping[str, CellRow]) -> str | None:
