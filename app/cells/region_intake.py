@@ -168,8 +168,8 @@ class RegionIntake:
     ) -> WSGIApplication:
         host, placement = self._there(name), self._apps.placement_of(tenant)
         row = host.rows.submit(job.id, self._settings.admission_seconds)
-        if row is None or placement is None:
-            # It may be in its cell.
+        if row is None or row.tenant != tenant or placement is None:
+            # It may be in its cell. Another tenant's looks the same.
             raise CellUnavailable
         self._identify(environ, home, tenant)
         return self._reply(environ, host, row, job, placement)
