@@ -16,6 +16,7 @@ from werkzeug.test import Client, TestResponse
 from app.cells import merged_routes
 from app.policy.placement import Placement
 from app.server.wsgi import FairlineApp
+from app.stack.postgres import EmbeddedPostgres
 from app.tenants.changes import issue_key
 from models.cells.tenant_rows import read_own_rows, write_own_rows
 from models.jobs.ids import new_id
@@ -158,3 +159,20 @@ def engine_of(url: str) -> Iterator[Engine]:
     engine = open_engine(DatabaseSettings(database_url=url, db_pool_size=5))
     yield engine
     engine.dispose()
+
+
+@contextmanager
+def unreachable(server: EmbeddedPostgres, engine: Engine) -> Iterator[None]:
+    """While a database takes no connections, and those that it had are closed."""
+    name = engine.url.database
+    with server._admin() as cursor:
+        cursor.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,)
+        )
+    try:
+        yield
+    finally:
+        with server._admin() as cursor:
+            cursor.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
+        engine.dispose()
