@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from app.admission import Admission
 from app.admission.depth import Depth, TenantQueue
-from app.admission.gate import Entered, Gate
+from app.admission.gate import HELD_SECONDS, Entered, Gate
 from app.errors import IdempotencyKeyReused
 from models.cells.intake_jobs import count_waiting, keep_group
 from models.jobs.hand_over import IntakeRequest
@@ -87,7 +87,8 @@ class IntakeGate(Gate):
     ) -> None:
         super().__init__(engine, timeout_seconds, **limits)
         self._homes = homes
-        self._depth = Depth(engine, timeout_seconds, self._read_waiting)
+        # All rows of the tenant are counted, so not every second.
+        self._depth = Depth(engine, timeout_seconds, self._read_waiting, fresh_seconds=HELD_SECONDS)
 
     def enter(
         self,

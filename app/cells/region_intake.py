@@ -20,6 +20,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from flask import Flask
@@ -30,6 +31,7 @@ from app.api.routes.applications import submit_application
 from app.api.routes.batch import post_batch
 from app.api.routes.jobs import submit_job
 from app.cells import intake_views
+from app.cells.fan_out import BegunResponse
 from app.cells.intake_services import TenantHomes, intake_services
 from app.cells.tenant_request import TenantRequest
 from app.errors import CellUnavailable, Forbidden, NotFound
@@ -37,6 +39,7 @@ from app.log_ids import CALLER, current_request
 from app.tenants.scopes import Scope
 from models.cells.intake_jobs import KeptRow, cancel_kept, find_kept
 from models.jobs.ids import cell_number, parse_id
+from models.store.errors import StateStoreError
 from models.store.group_commit import GroupCommit
 from models.store.roles import every_tenant, set_tenant
 
@@ -119,16 +122,33 @@ class RegionIntake:
         name = None if job is None else self._apps.cell_numbered(cell_number(job.id))
         if job is None or name is None:
             return None
+        return guarded(environ, partial(self._find_kept, environ, placement, job, name))
 
-        def found() -> WSGIApplication:
+    def merged(
+        self, answer: WSGIApplication, environ: WSGIEnvironment, placement: Placement
+    ) -> WSGIApplication:
+        """The answer to a tenant of several cells, of which one may be away.
+
+        What they do not have may have been taken in for the one that is away.
+        """
+        job = asked_job(environ)
+        name = None if job is None else self._apps.cell_numbered(cell_number(job.id))
+        if job is None or name is None:
+            return answer
+        response = BegunResponse()
+        response.pieces = answer(environ, response.start)
+        if response.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE):
+            return response
+        try:
             host = self._there(name)
             row = host.rows.submit(job.id, self._settings.admission_seconds)
-            if row is None:
-                # Perhaps it was handed over after its cell was asked.
-                return TenantRequest(self._apps, placement, environ).one(job.id)
-            return self._reply(environ, host, row, job, placement)
-
-        return guarded(environ, found)
+        except (CellUnavailable, StateStoreError):
+            return response
+        if row is None:
+            return response
+        response.close()
+        kept = guarded(environ, partial(self._reply, environ, host, row, job, placement))
+        return kept or response
 
     def close(self, timeout: float) -> None:
         """Write what still waits, before the process ends."""
@@ -154,6 +174,8 @@ class RegionIntake:
                 return post_batch()
         except Exception as error:
             host.services.refused.note(error, environ)
+            if isinstance(error, StateStoreError):
+                self._apps.suspect(name)
             raise
 
     def _host_name(self, home: str) -> str | None:
@@ -174,6 +196,16 @@ class RegionIntake:
         self._identify(environ, home, tenant)
         return self._reply(environ, host, row, job, placement)
 
+    def _find_kept(
+        self, environ: WSGIEnvironment, placement: Placement, job: AskedJob, name: str
+    ) -> WSGIApplication:
+        host = self._there(name)
+        row = host.rows.submit(job.id, self._settings.admission_seconds)
+        if row is None:
+            # Perhaps it was handed over after its cell was asked.
+            return TenantRequest(self._apps, placement, environ).one(job.id)
+        return self._reply(environ, host, row, job, placement)
+
     def _reply(
         self,
         environ: WSGIEnvironment,
@@ -187,8 +219,7 @@ class RegionIntake:
             # Its cell finds out whose it is.
             path = environ["PATH_INFO"].replace(environ["PATH_INFO"].split("/")[2], first)
             return TenantRequest(self._apps, placement, environ).one(first, PATH_INFO=path)
-        if CALLER not in environ:
-            self._identify(environ, placement.cells[0], row.tenant)
+        self._identify(environ, placement.cells[0], row.tenant)
         method = environ["REQUEST_METHOD"]
         scopes = TO_SUBMIT if method == "DELETE" else TO_READ
         authorize(host.services, environ, Access.TENANT, scopes)

@@ -18,6 +18,7 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -153,7 +154,10 @@ class CellRouter:
             return self._submit(tenant, placement, environ, start_response)
         # Positions of events name their cell: the tenant may live elsewhere when it comes back.
         if len(placement.weights) > 1 or (environ["PATH_INFO"] == "/events" and cell):
-            return merged_routes.answer(self, placement, environ, start_response)
+            answer = partial(merged_routes.answer, self, placement)
+            if self.region is not None:
+                return self.region.merged(answer, environ, placement)(environ, start_response)
+            return answer(environ, start_response)
         return self._read(tenant, placement, environ, start_response)
 
     def _probe(self, cell: str) -> None:

@@ -142,6 +142,7 @@ class IntakeHandover(RoleQueries):
         except (StateStoreError, UnknownCell) as error:
             logger.debug("%s is not there: %s", cell, error)
             self._put_off(cell)
+            self._databases.refresh()  # it may be reached in another way by now
             return None
         return rows[0] if rows else None
 
