@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 HEADER, IN_ENVIRON = "Last-Event-ID", "HTTP_LAST_EVENT_ID"
 #: How often a cell that is away is tried, and the placement is compared.
-LOOK_SECONDS = 1.0
+LOOK_SECONDS = 2.0
 
 
 def merged_feed(asked: TenantRequest) -> WSGIApplication:
@@ -94,9 +94,11 @@ def open_streams(
     for cell, one in opened.items():
         if cell not in streams:
             answer = CellAnswer(cell, one.status, one.headers, one.read())
-            if not answer.away:
+            if asked.has_left(answer):
+                del merge.feeds[cell]
+            elif not answer.away:
                 raise OtherAnswer(answer)
-    missing = [cell for cell in asked.cells if cell not in streams]
+    missing = [cell for cell in merge.feeds if cell not in streams]
     if missing and (needs_all or not streams):
         raise missing_cells(missing)
     for cell in missing:
@@ -124,7 +126,7 @@ class MergedStream:
 
     def pieces(self) -> Iterator[bytes]:
         """What to write. A stream that is never read from leaves nothing behind."""
-        for cell in self._asked.cells:
+        for cell in self._merge.feeds:
             threading.Thread(
                 target=self._read, args=(cell,), name=f"events of {cell}", daemon=True
             ).start()

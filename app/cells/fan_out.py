@@ -23,6 +23,7 @@ from app.api.http.problems import AWAY_CODE
 from app.api.http.reply import STATUS_LINES
 from app.errors import CellUnavailable, TenantMoved
 from app.log_ids import CALLER, request_id_of
+from models.store.errors import StateStoreError
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -178,8 +179,11 @@ def each(
     def do(cell: str, app: Flask) -> None:
         try:
             result = work(cell, app)
-        except Exception as error:  # noqa: BLE001 - the other cells must not suffer from it
+        except StateStoreError as error:
             logger.warning("cell %s does not answer: %s", cell, error)
+            return
+        except Exception:  # the other cells must not suffer from it
+            logger.exception("cell %s cannot be asked", cell)
             return
         if time.monotonic() <= deadline:
             found[cell] = result

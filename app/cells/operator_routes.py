@@ -27,6 +27,7 @@ from app.cells.merged_routes import limit_of, next_cursor, next_page, undivided_
 from app.cells.metrics import answer_metrics
 from app.cells.tenant_changes import copy_changes
 from app.cells.tenant_request import OtherAnswer, TenantRequest, missing_cells, services_of
+from app.log_ids import CALLER
 from app.policy.placement import Placement
 from app.reads.audit import AuditPlace, parse_audit_place
 from models.jobs.ids import parse_id
@@ -175,7 +176,8 @@ def changed(asked: TenantRequest, name: str) -> WSGIApplication:
     app = apps[first]
     assert app is not None
     done = whole(first, app, asked.copy())
-    if done.status < HTTPStatus.BAD_REQUEST:
+    # Whoever is asked to sign in is nobody yet.
+    if done.status < HTTPStatus.BAD_REQUEST and CALLER in asked.environ:
         rest = {cell: engines[cell] for cell in others}
         copy_changes(name, asked.placement, engines[first], rest)
     return done

@@ -199,7 +199,7 @@ def form_in_all(asked: TenantRequest) -> WSGIApplication:
         one = whole(cell, app, asked.copy())
         if one.away:
             raise missing_cells([cell])
-        if one.status == HTTPStatus.NOT_FOUND:
+        if one.status == HTTPStatus.NOT_FOUND or asked.has_left(one):
             continue
         if one.status >= HTTPStatus.BAD_REQUEST:
             raise OtherAnswer(one)

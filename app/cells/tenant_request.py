@@ -38,8 +38,12 @@ if TYPE_CHECKING:
 #: Says which cells an answer is without.
 MISSING_HEADER = "Fairline-Missing-Cells"
 LAG_HEADER = "Fairline-Lag"
+#: Of the time for all cells, what is left to those that admit jobs while others are being emptied.
+ADMITTING_SECONDS = 1.0
 #: Headers that are about the body, or made anew.
 OF_BODY = ("content-length", "content-type", "etag", "link", LAG_HEADER.lower())
+#: Statuses after which another cell may know more.
+NO_ANSWER = (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.NOT_FOUND, HTTPStatus.UNAUTHORIZED)
 #: A row that was just inserted may not be in the standby yet.
 NEWEST = {"HTTP_CACHE_CONTROL": "no-cache"}
 
@@ -128,18 +132,26 @@ class TenantRequest:
             part = {SUB_REQUEST: SubRequest(counted=cell == counted)}
             return {"REQUEST_METHOD": self.method, **newest, **part, **changes(cell)}
 
-        for cells in (self.placement.leaving, self.placement.admitting):
-            left = max(0.0, deadline - time.monotonic())
+        for cells, until in (
+            (self.placement.leaving, deadline - ADMITTING_SECONDS),
+            (self.placement.admitting, deadline),
+        ):
+            left = max(0.0, until - time.monotonic())
             answers |= ask(self.apps, cells, self.environ, changed, body=self.body, seconds=left)
         return self._complete(answers, besides)
 
     def _complete(self, answers: Mapping[str, CellAnswer], besides: Sequence[int]) -> Gathered:
         """The answers, if they are all there or those that are there are wanted."""
-        there = [answers[cell] for cell in self.cells if cell in answers and not answers[cell].away]
+        there = [
+            answers[cell]
+            for cell in self.cells
+            if cell in answers and not answers[cell].away and not self.has_left(answers[cell])
+        ]
         for answer in there:
             if answer.status >= HTTPStatus.BAD_REQUEST and answer.status not in besides:
                 raise OtherAnswer(answer)
-        missing = [cell for cell in self.cells if cell not in {one.cell for one in there}]
+        left = {cell for cell, one in answers.items() if self.has_left(one)}
+        missing = [cell for cell in self.cells if cell not in left | {one.cell for one in there}]
         for cell in missing:
             self.apps.suspect(cell)
         if missing and (not self.partial or not there):
@@ -164,7 +176,7 @@ class TenantRequest:
                 missing.append(cell)
                 continue
             response = begin(app, self.copy(**changes))
-            if response.status not in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.NOT_FOUND):
+            if response.status not in NO_ANSWER:
                 return response
             answer = CellAnswer(cell, response.status, response.headers, response.read())
             if answer.away:
@@ -172,7 +184,7 @@ class TenantRequest:
                 missing.append(cell)
             elif answer.status == HTTPStatus.NOT_FOUND:
                 absent = answer
-            else:
+            elif not self.has_left(answer):
                 return answer
         if absent is None or missing:
             raise missing_cells(missing)
@@ -194,6 +206,10 @@ class TenantRequest:
         if app is None:
             raise missing_cells([cell])
         return begin(app, self.copy(**changes))
+
+    def has_left(self, answer: CellAnswer) -> bool:
+        """Whether a cell no longer knows the tenant, which has left it a moment ago."""
+        return answer.status == HTTPStatus.UNAUTHORIZED and answer.cell in self.placement.leaving
 
     def app(self, cell: str) -> Flask | None:
         """The application of a cell, unless that is away."""
