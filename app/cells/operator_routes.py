@@ -179,7 +179,7 @@ def changed(asked: TenantRequest, name: str) -> WSGIApplication:
     # Whoever is asked to sign in is nobody yet.
     if done.status < HTTPStatus.BAD_REQUEST and CALLER in asked.environ:
         rest = {cell: engines[cell] for cell in others}
-        copy_changes(name, asked.placement, engines[first], rest)
+        copy_changes(name, engines[first], rest)
     return done
 
 

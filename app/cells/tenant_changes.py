@@ -25,13 +25,12 @@ from models.store.session import transaction
 
 logger = logging.getLogger(__name__)
 
+READ_SHARE = "SELECT share FROM tenants WHERE id = %s FOR UPDATE"
 #: How often it is copied again because somebody changed something meanwhile.
 MOST_TIMES = 5
 
 
-def copy_changes(
-    name: str, placement: Placement, source: Engine, others: Mapping[str, Engine]
-) -> None:
+def copy_changes(name: str, source: Engine, others: Mapping[str, Engine]) -> None:
     """Let the other cells of a tenant have its terms, limits and keys of this one."""
     found = find_tenant(source, name)
     if found is None:
@@ -39,7 +38,7 @@ def copy_changes(
     failed = []
     for cell, engine in others.items():
         try:
-            copy_to(name, found[0], source, engine, placement.share(cell))
+            copy_to(found[0], source, engine)
         except StateStoreError as error:
             logger.warning("a change of tenant %s is not in cell %s: %s", name, cell, error)
             failed.append(cell)
@@ -50,13 +49,15 @@ def copy_changes(
         )
 
 
-def copy_to(name: str, tenant_id: int, source: Engine, target: Engine, share: float) -> None:
+def copy_to(tenant_id: int, source: Engine, target: Engine) -> None:
     """Copy the tenant's own rows to one cell, unless it has left that."""
     rows = read_own_rows(source, tenant_id)
     for _ in range(MOST_TIMES):
-        if find_tenant(target, name) is None or not rows["tenants"]:
-            return
         with transaction(target) as connection:
+            # The part of its limits that holds there is decided by its placement.
+            share = connection.exec_driver_sql(READ_SHARE, (tenant_id,)).scalar()
+            if share is None or not rows["tenants"]:
+                return
             write_own_rows(connection, rows, share=share)
         # Somebody else may have changed and copied it meanwhile: the last one to write is right.
         written, rows = rows, read_own_rows(source, tenant_id)
@@ -74,7 +75,7 @@ def in_all_cells(databases: CellDatabases, name: str) -> Iterator[Engine]:
     first, *others = (*placement.admitting, *placement.leaving)
     yield databases.engine(first)
     rest = {cell: databases.engine(cell) for cell in others}
-    copy_changes(name, placement, databases.engine(first), rest)
+    copy_changes(name, databases.engine(first), rest)
 
 
 def revoke_everywhere(databases: Mapping[str, Engine], key_id: str) -> datetime:
