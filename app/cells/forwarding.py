@@ -53,11 +53,16 @@ def first_part(path: str) -> str:
     return path.removeprefix("/").partition("/")[0]
 
 
-def with_cookie(start_response: StartResponse, cell: str) -> StartResponse:
-    """Let a browser name the cell from now on."""
+def with_cookie(
+    environ: WSGIEnvironment, start_response: StartResponse, cell: str
+) -> StartResponse:
+    """Let a browser name the cell from now on, unless another site sent it here."""
+    if environ.get("HTTP_SEC_FETCH_SITE", "none") not in ("same-origin", "none"):
+        return start_response
+    secure = "; Secure" if environ.get("wsgi.url_scheme") == "https" else ""
 
     def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
-        cookie = f"{CELL_COOKIE}={cell}; Path=/; HttpOnly; SameSite=Lax"
+        cookie = f"{CELL_COOKIE}={cell}; Path=/; HttpOnly; SameSite=Lax{secure}"
         return start_response(status, [*headers, ("Set-Cookie", cookie)], *rest)
 
     return start

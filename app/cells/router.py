@@ -145,10 +145,16 @@ class CellRouter:
             tenant, cell = self._tenant_of(environ)
             if tenant is None:
                 return self._of_operator(environ, start_response)
+            return self._of_tenant(tenant, cell, environ, start_response)
         except Exception as error:  # noqa: BLE001 - as in Flask: every error is an answer
             return refuse(error, environ, start_response)
+
+    def _of_tenant(
+        self, tenant: str, cell: str, environ: WSGIEnvironment, start_response: StartResponse
+    ) -> Iterable[bytes]:
+        """Answer a tenant; ``cell``: which knows it, if the registry does not yet."""
         if not self.cache.loaded:
-            return refuse(CellUnavailable(NOT_LOADED), environ, start_response)
+            raise CellUnavailable(NOT_LOADED)
         placement = self.cache.placement_of(tenant) or Placement(0, {cell: 1.0})
         if environ["REQUEST_METHOD"] == "POST" and environ["PATH_INFO"] in SUBMISSIONS:
             return self._submit(tenant, placement, environ, start_response)
@@ -212,7 +218,7 @@ class CellRouter:
             raise NotFound(f"There is no cell {named[:40]!r}.")
         if named is not None and "cell" in query_of(environ):
             environ.update(with_query(environ, cell=None))
-            start_response = with_cookie(start_response, named)
+            start_response = with_cookie(environ, start_response, named)
         if self.cell_names():
             if new_tenants.creates_tenant(environ):
                 return self._create(named, environ, start_response)
@@ -319,11 +325,14 @@ class CellRouter:
         That of a key is always the same: elsewhere, the same request could be admitted once more.
         """
         chosen = placement.choose(token)
-        if keyed or not self.is_away(chosen):
+        if keyed or not self._is_missing(chosen):
             return chosen
-        there = {cell: placement.weights[cell] for cell in placement.admitting}
-        there = {cell: weight for cell, weight in there.items() if not self.is_away(cell)}
-        return Placement(placement.version, there).choose(token) if there else chosen
+        there = [cell for cell in placement.admitting if not self._is_missing(cell)]
+        weights = {cell: placement.weights[cell] for cell in there}
+        return Placement(placement.version, weights).choose(token) if there else chosen
+
+    def _is_missing(self, cell: str) -> bool:
+        return self.is_away(cell) or self.app_of(cell) is None
 
     def _without(
         self, tenant: str, cell: str, environ: WSGIEnvironment, start_response: StartResponse

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from io import BytesIO
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,12 @@ def test_the_first_part_of_a_path(path: str, part: str) -> None:
 
 def test_a_browser_is_told_the_cell_that_it_named() -> None:
     sent: list[list[tuple[str, str]]] = []
-    with_cookie(lambda _, headers, *rest: sent.append(headers), "b")("200 OK", [("A", "1")])
-    [headers] = sent
-    assert headers[0] == ("A", "1")
-    assert headers[1][1].startswith("fairline_cell=b; ")
+
+    def start(_: str, headers: list[tuple[str, str]], *rest: object) -> Any:
+        sent.append(headers)
+
+    with_cookie({"wsgi.url_scheme": "https"}, start, "b")("200 OK", [("A", "1")])
+    with_cookie({"HTTP_SEC_FETCH_SITE": "cross-site"}, start, "b")("200 OK", [("A", "1")])
+    [headers, unchanged] = sent
+    assert headers[0] == ("A", "1") and unchanged == [("A", "1")]
+    assert headers[1][1].startswith("fairline_cell=b; ") and "Secure" in headers[1][1]
