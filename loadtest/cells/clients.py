@@ -19,7 +19,7 @@ from loadtest.cells.installation import Customer
 from loadtest.chaos.client import Answer, Api
 from loadtest.figures import percentile
 
-THREADS = 48
+THREADS = 64
 #: Pause before a submission that was not accepted is sent again.
 AGAIN_SECONDS = 0.5
 #: A client gives up on a request after this.
@@ -66,6 +66,8 @@ class Clients:
     sent: list[Sent] = field(default_factory=list)
     #: Answers that are neither a 202 nor a 503.
     strange: list[str] = field(default_factory=list)
+    #: Requests to a server that was not there, or broke off.
+    unanswered: int = 0
     name: str = "cells"
     _over: threading.Event = field(default_factory=threading.Event)
     _gone: threading.Event = field(default_factory=threading.Event)
@@ -117,7 +119,9 @@ class Clients:
             if answer.status == 202:
                 self.accepted[key] = answer.document["id"]
                 return
-            if answer.status != 503:
+            if answer.status == 0:
+                self.unanswered += 1
+            elif answer.status != 503:
                 self.strange.append(f"{key}: {answer.status} {answer.document}")
             if not self.repeat or (answer.status == 0 and not self.keyed):
                 return

@@ -131,9 +131,14 @@ class Cell:
         self.fleet.rabbitmq.kill()
 
     def come_back(self) -> None:
-        self.postgres.start()
+        self.restart_database()
         self.fleet.rabbitmq.start()
         self.start()
+
+    def restart_database(self) -> None:
+        """Start PostgreSQL again, after it was killed."""
+        self.postgres.start()
+        self.engine.dispose()  # its connections are dead
 
     def pids(self) -> dict[str, list[int]]:
         """Its processes by kind."""

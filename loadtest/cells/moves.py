@@ -161,6 +161,7 @@ def report(plan: Plan, course: Course, faults: dict[str, list[str]], clients: Cl
             ),
             *fault_bars(faults),
             at_most("answers other than 202 and 503", len(clients.strange)),
+            at_most("requests without an answer", clients.unanswered),
             at_most("slowest answer", longest, 2.0, " s"),
         ],
         notes=[*fault_notes(faults), *course.unfinished[:3], *clients.strange[:3]],

@@ -79,7 +79,7 @@ def run(run: Run) -> Report:
         boards.append(read_board("two cells, partial=true", port, customer, cells[:2], "true"))
         known = {row.id for row in scores(customer, cells[:2])}
         singles = read_singles(port, customer, sorted(known)[:20])
-        cells[2].postgres.start()
+        cells[2].restart_database()
         until(lambda: timed(port, customer, f"/leaderboard?role={ROLE}")[0].status == 200, 30.0)
         boards.append(read_board("the third is back", port, customer, cells))
         by_cell = [len(scores(customer, [cell])) for cell in cells]
