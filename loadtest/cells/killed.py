@@ -68,6 +68,8 @@ def run(run: Run) -> Report:
         faults = judge(list(made.cells.values()), clients.accepted, made.witness)
         # A run whose cell died under it is repeated: that is what leases are for.
         faults.pop("run twice")
+        # What was committed without an answer is nobody's to count.
+        faults.pop("admitted twice")
     names = [each.name for each in others], [each.name for each in victims]
     stretches = {"before": (began, killed), "away": (killed, back), "after": (back, ended)}
     found = {
