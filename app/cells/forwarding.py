@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from app.api.http.complete_body import CompleteBody
 from app.api.http.idempotency import ENVIRON_KEY, key_text
+from app.api.http.problems import problem_of
+from app.errors import CellUnavailable
+from app.log_ids import current_request
 
 if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 #: By which a browser names a cell.
 CELL_COOKIE = "fairline_cell"
@@ -66,3 +70,17 @@ def with_cookie(
         return start_response(status, [*headers, ("Set-Cookie", cookie)], *rest)
 
     return start
+
+
+def refuse(
+    error: Exception, environ: WSGIEnvironment, start_response: StartResponse
+) -> Iterable[bytes]:
+    """Answer with an error."""
+    current_request.set(environ)
+    answer: WSGIApplication = problem_of(error)
+    return answer(environ, start_response)
+
+
+def away(cell: str) -> CellUnavailable:
+    """The error of a request that needs this cell."""
+    return CellUnavailable(f"{cell or 'The home cell'} is not responding. Please try again.")

@@ -16,7 +16,7 @@ from sqlalchemy import Engine
 from app.api.auth.access import Access, authorize
 from app.api.http.body import read_body
 from app.api.services import Services
-from app.cells.fan_out import ServedApps, begin, copied
+from app.cells.fan_out import begin, copied
 from app.errors import CellUnavailable, Conflict
 from app.tenants.scopes import Scope
 from app.tenants.tenant import is_tenant_name
@@ -32,6 +32,8 @@ from models.store.session import transaction
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+    from app.cells.router import CellRouter
 
 #: Where a tenant is created, and who may.
 CREATES = {"/operator/tenants": Access.OPERATOR, "/console/tenants": Access.CONSOLE}
@@ -88,15 +90,17 @@ def creates_tenant(environ: WSGIEnvironment) -> bool:
 
 
 def create(
-    apps: ServedApps,
+    apps: CellRouter,
     registry: Engine,
-    home: Services,
     environ: WSGIEnvironment,
     start_response: StartResponse,
     wanted: str | None,
-    region: str,
 ) -> Iterable[bytes]:
-    """Place the tenant that an operator creates, and have it created in its cell."""
+    """Place the tenant that an operator creates, and have it created in its cell.
+
+    ``wanted``: the cell that was named.
+    """
+    home: Services = apps.home.extensions["fairline"]
     authorize(home, environ, CREATES[environ["PATH_INFO"]], TO_CREATE)
     body = read_body(environ, home.body_limits)
 
@@ -109,7 +113,9 @@ def create(
 
     name = name_in(environ, body)
     # Without a valid name any cell says what is wrong.
-    cell = place(registry, engine_of, name, wanted, region) if name else wanted
+    cell = wanted
+    if name:
+        cell = place(registry, engine_of, name, wanted, apps.settings.region)
     app = apps.app_of(cell if cell is not None else apps.cell_names()[0])
     if app is None or (cell is not None and apps.is_away(cell)):
         raise CellUnavailable

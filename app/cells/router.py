@@ -25,20 +25,28 @@ from typing import TYPE_CHECKING, Any
 from app.api.auth.access import Access, access_of
 from app.api.auth.visitors import TENANT_COOKIE, cookie_of, session_of
 from app.api.http.complete_body import CompleteBody
-from app.api.http.problems import problem_of
 from app.cells import merged_routes, new_tenants, operator_routes
 from app.cells.fan_out import BegunResponse, begin, query_of, with_query
-from app.cells.forwarding import CELL_COOKIE, KeptInput, again, first_part, token_of, with_cookie
+from app.cells.forwarding import (
+    CELL_COOKIE,
+    KeptInput,
+    again,
+    away,
+    first_part,
+    refuse,
+    token_of,
+    with_cookie,
+)
 from app.cells.health import CellHealth
 from app.cells.key_lookup import KeyLookup
 from app.cells.registry_cache import RegistryCache
 from app.errors import CellUnavailable, NotFound, Unauthenticated
-from app.log_ids import CALLER, MOVED, PLACEMENT, current_request
+from app.log_ids import CALLER, MOVED, PLACEMENT
 from app.policy.placement import Placement
 from models.store.errors import StateStoreError
 
 if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
     from flask import Flask
 
     from app.cells.copied_callers import CopiedCallers
@@ -67,12 +75,11 @@ class CellRouter:
     served: ServedCells
 
     def __init__(self, settings: Settings, cache: RegistryCache) -> None:
-        """``served`` has to be set before it is called: its applications find callers by
-        ``keys``."""
+        """``serve`` has to follow: the applications find callers by ``keys``."""
         self.settings = settings
         self.cache = cache
         self.keys = KeyLookup(self, settings.admission_seconds)
-        self.health = CellHealth(self._probe)
+        self.health = CellHealth(lambda cell: self.served.probe(cell))  # noqa: PLW0108 - set later
         self._anonymous = settings.anonymous_tenant
         #: First parts of the paths that tenants call; those of pages are among them.
         self._of_tenants: frozenset[str] = frozenset()
@@ -166,9 +173,6 @@ class CellRouter:
             return answer(environ, start_response)
         return self._read(tenant, placement, environ, start_response)
 
-    def _probe(self, cell: str) -> None:
-        self.served.probe(cell)
-
     def _tenant_of(self, environ: WSGIEnvironment) -> tuple[str | None, str]:
         """The caller's tenant, None if it is none, and the cell that knows the caller."""
         authorization = environ.get("HTTP_AUTHORIZATION")
@@ -235,10 +239,7 @@ class CellRouter:
         self, cell: str | None, environ: WSGIEnvironment, start_response: StartResponse
     ) -> Iterable[bytes]:
         """Create a tenant: in the cell that is named, or the one that suits best."""
-        services, region = self.home.extensions["fairline"], self.settings.region
-        return new_tenants.create(
-            self, self.cache.registry, services, environ, start_response, cell, region
-        )
+        return new_tenants.create(self, self.cache.registry, environ, start_response, cell)
 
     def _read(
         self,
@@ -342,17 +343,3 @@ class CellRouter:
         if kept is not None:
             return kept(environ, start_response)
         return refuse(away(cell), environ, start_response)
-
-
-def refuse(
-    error: Exception, environ: WSGIEnvironment, start_response: StartResponse
-) -> Iterable[bytes]:
-    """Answer with an error."""
-    current_request.set(environ)
-    answer: WSGIApplication = problem_of(error)
-    return answer(environ, start_response)
-
-
-def away(cell: str) -> CellUnavailable:
-    """The error of a request that needs this cell."""
-    return CellUnavailable(f"{cell or 'The home cell'} is not responding. Please try again.")
