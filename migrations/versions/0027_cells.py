@@ -132,7 +132,7 @@ def create_tables_of_cells() -> None:
         )""")
     op.execute("""
         CREATE TABLE cell_identity (
-            only boolean PRIMARY KEY DEFAULT true CHECK (only),
+            one boolean PRIMARY KEY DEFAULT true CHECK (one),
             number smallint NOT NULL CHECK (number BETWEEN 1 AND 4095),
             name text NOT NULL
         )""")

@@ -41,7 +41,7 @@ ADD_CELL = f"""
 SET_STATE = "UPDATE cells SET state = %(state)s, changed_at = now() WHERE name = %(name)s"
 SET_IDENTITY = """
     INSERT INTO cell_identity (number, name) VALUES (%(number)s, %(name)s)
-    ON CONFLICT (only) DO UPDATE SET name = excluded.name
+    ON CONFLICT (one) DO UPDATE SET name = excluded.name
     WHERE cell_identity.number = excluded.number
 """
 READ_IDENTITY = "SELECT number, name FROM cell_identity"

@@ -102,7 +102,7 @@ class CellIdentity(Base, table="cell_identity"):
     """Which cell this database is of: one row; none where there are no cells."""
 
     #: Always true.
-    only: Mapped[bool] = mapped_column(primary_key=True, server_default=text("true"))
+    one: Mapped[bool] = mapped_column(primary_key=True, server_default=text("true"))
     number: Mapped[Int2]
     name: Mapped[str]
 
