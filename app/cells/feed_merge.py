@@ -124,12 +124,14 @@ class FeedMerge:
         """``known``: what the client has; None: it begins now, in seconds."""
         self._at = int(now) if known is None else known.at
         self.feeds = {cell: CellFeed(None if known is None else BEGINNING) for cell in cells}
-        for cell, feed in self.feeds.items() if known is not None else ():
+        self._told = False
+        if known is None:
+            return
+        for cell, feed in self.feeds.items():
             if cell in known.cells:
                 feed.position = known.cells[cell]
             else:
                 feed.since = known.at - LATE_SECONDS
-        self._told = False
 
     @property
     def position(self) -> FeedPosition | None:
@@ -173,16 +175,22 @@ class FeedMerge:
 
     def _next(self, now: float) -> str | None:
         """The cell whose first message is the next; None if it is not known yet."""
-        heads = {cell: feed.waiting[0] for cell, feed in self.feeds.items() if feed.waiting}
-        if not heads:
-            return None
-        first = min(heads, key=lambda cell: (heads[cell].at, cell))
+        first = self._first()
+        return first if first is not None and now >= self._ready_at(first) else None
+
+    def _first(self) -> str | None:
+        """The cell whose first message is the earliest, of those that have some."""
+        waiting = [cell for cell, feed in self.feeds.items() if feed.waiting]
+        return min(waiting, key=lambda cell: (self.feeds[cell].waiting[0].at, cell), default=None)
+
+    def _ready_at(self, cell: str) -> float:
+        """When it is clear that no other cell has an earlier one; 0: it is."""
         silent = any(feed.connected and not feed.waiting for feed in self.feeds.values())
-        return None if silent and now < heads[first].received + HOLD_SECONDS else first
+        return self.feeds[cell].waiting[0].received + HOLD_SECONDS if silent else 0.0
 
     def seconds_until_next(self, now: float) -> float | None:
         """How long until there is something to send, as far as is known; None: it is not."""
-        waiting = [feed.waiting[0].received for feed in self.feeds.values() if feed.waiting]
-        if not waiting or self.position is None:
+        first = self._first()
+        if first is None or self.position is None:
             return None
-        return max(0.0, min(waiting) + HOLD_SECONDS - now)
+        return max(0.0, self._ready_at(first) - now)
