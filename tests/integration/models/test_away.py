@@ -22,6 +22,8 @@ from models.jobs import replay_requests
 from models.jobs.admit import JobsOfAwayTenants, admit_alone, admit_group, insert_jobs
 from models.jobs.ids import new_id
 from models.jobs.replay_requests import ReplayRequest
+from models.jobs.settle import Ending
+from models.jobs.states import JobStatus
 from models.jobs.submission import (
     Admitted,
     IdempotencyKey,
@@ -202,8 +204,8 @@ def test_a_tick_is_not_lost_if_its_tenant_is_sent_away_meanwhile(
 
 def test_replays_wait(database: DatabaseFixture, acme: int) -> None:
     open_tenant(database.engine, acme, 3)
-    dead = database.submit(tenant_id=acme)
-    database.execute("UPDATE jobs SET status = 'dead', finished_at = now() WHERE id = %s", dead)
+    claim = database.start(tenant_id=acme)
+    assert database.settle(claim.ref, Ending(JobStatus.DEAD, 1))
     assert replay_requests.create(database.engine, ReplayRequest(acme), 1) is not None
     close_tenant(database.engine, acme, 4)
     limits = role(database)._tenant_limits
