@@ -64,7 +64,7 @@ READ_KNOWN = """
 """
 #: They were accepted elsewhere, a while ago.
 DATE = """
-    UPDATE jobs SET created_at = taken.created_at
+    UPDATE jobs SET created_at = coalesce(taken.created_at, jobs.created_at)
     FROM unnest(%(ids)s::uuid[], %(times)s::timestamptz[]) AS taken (id, created_at)
     WHERE jobs.id = taken.id
 """

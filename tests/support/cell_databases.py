@@ -23,7 +23,20 @@ from models.jobs.ids import new_id
 from models.leadership import Leader
 from models.settings import DatabaseSettings
 from models.store.session import open_engine, transaction
+from tests.support.emptied import TRUNCATE
 
+#: What was recorded by ``record_inserts`` of a test goes too.
+FORGET = """
+    DROP TRIGGER IF EXISTS noted ON jobs;
+    DROP FUNCTION IF EXISTS note();
+    DROP TABLE IF EXISTS seen;
+    DELETE FROM api_keys;
+    DELETE FROM tenants;
+    DELETE FROM placements;
+    DELETE FROM moves;
+    DELETE FROM tenant_copies;
+    UPDATE cells SET state = 'open'
+"""
 #: Nothing listens there, which must not matter to anybody.
 NO_BROKER = "amqp://guest:guest@127.0.0.1:1//"
 
@@ -61,6 +74,12 @@ class TestCell:
             cursor.execute(f'ALTER DATABASE "{self.database}" ALLOW_CONNECTIONS true')
         self.engine.dispose()
 
+    def empty(self) -> None:
+        """Begin anew, with a leader in place."""
+        self.come_back()
+        empty(self.engine)
+        self.leader.run_once(0.0)
+
     def rows(self, statement: str, *values: object) -> list[tuple[object, ...]]:
         """What a statement of the test returns."""
         with self.engine.connect() as connection:
@@ -83,6 +102,14 @@ class TestCells:
     host: TestCell
     databases: CellDatabases
 
+    def empty(self) -> TestCells:
+        """The same cells with nothing in them; both are there."""
+        empty(self.registry)
+        self.home.empty()
+        self.host.empty()
+        self.databases.close()
+        return self
+
     def tenant(self, name: str = "acme", cell: TestCell | None = None) -> tuple[int, str]:
         """A new tenant of the home cell, without limits; its id and a key."""
         where = cell or self.home
@@ -91,6 +118,13 @@ class TestCells:
         with transaction(self.registry) as connection:
             place_tenant(connection, name, {where.name: 1.0})
         return profile.id, key.key
+
+
+def empty(engine: Engine) -> None:
+    """Nothing is left in a database but cells."""
+    with engine.connect() as connection:
+        connection.exec_driver_sql(TRUNCATE)
+        connection.exec_driver_sql(FORGET)
 
 
 @contextmanager

@@ -101,10 +101,16 @@ def routing(cells: TestCells, blobs: Path, region: str = "us") -> Iterator[CellR
         router.end_serving()
 
 
-@pytest.fixture
-def cells(postgres: Running[EmbeddedPostgres]) -> Iterator[TestCells]:
+@pytest.fixture(scope="module")
+def made_cells(postgres: Running[EmbeddedPostgres]) -> Iterator[TestCells]:
     with two_cells(postgres) as made:
         yield made
+
+
+@pytest.fixture
+def cells(made_cells: TestCells) -> TestCells:
+    """Two cells and a registry with nothing in them."""
+    return made_cells.empty()
 
 
 @pytest.fixture

@@ -45,10 +45,16 @@ DAY = 86_400.0
 DIGEST, OTHER_DIGEST = b"d" * 32, b"o" * 32
 
 
-@pytest.fixture
-def cells(postgres: Running[EmbeddedPostgres]) -> Iterator[TestCells]:
+@pytest.fixture(scope="module")
+def made_cells(postgres: Running[EmbeddedPostgres]) -> Iterator[TestCells]:
     with two_cells(postgres) as made:
         yield made
+
+
+@pytest.fixture
+def cells(made_cells: TestCells) -> TestCells:
+    """Two cells and a registry with nothing in them."""
+    return made_cells.empty()
 
 
 def handover(cells: TestCells, blobs: Path) -> IntakeHandover:
@@ -439,8 +445,8 @@ def test_whenever_the_role_is_killed_every_request_is_handed_over_once(
         cells.host.run("UPDATE leaders SET expires_at = now() - interval '1 second'")
         process = begun(cells, tmp_path, f"leader-{kills}")
         time.sleep(chance.uniform(0.0, 0.4))
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
+        with process:  # closes its output
+            os.kill(process.pid, signal.SIGKILL)
         kills += 1
     assert kept(cells) == []
     assert kills >= 3, "it was to be killed a few times"

@@ -32,10 +32,16 @@ from tests.support.cell_databases import TestCell, TestCells, two_cells
 from tests.support.waiting import wait_for
 
 
-@pytest.fixture
-def cells(postgres: Running[EmbeddedPostgres]) -> Iterator[TestCells]:
+@pytest.fixture(scope="module")
+def made_cells(postgres: Running[EmbeddedPostgres]) -> Iterator[TestCells]:
     with two_cells(postgres) as made:
         yield made
+
+
+@pytest.fixture
+def cells(made_cells: TestCells) -> TestCells:
+    """Two cells and a registry with nothing in them."""
+    return made_cells.empty()
 
 
 def copy_all(cells: TestCells) -> None:
