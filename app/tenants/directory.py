@@ -148,10 +148,13 @@ class Directory:
         return self._valid(found)
 
     def look_up(self, keys: Sequence[str]) -> list[Caller | None]:
-        """The callers with the keys of these ids, valid or not; None: there is no such key."""
-        unread = [key for key in keys if key not in self._callers]
+        """The callers with the keys of these ids, valid or not; None: there is no such key.
+
+        That there is none is not remembered: the key of a tenant that moves here comes with it.
+        """
+        unread = {key for key in keys if key not in self._callers}
         if unread:
-            self._look_up_keys(unread)
+            self._read_keys(unread)
         return [self._callers.get(key) for key in keys]
 
     def cached(self, authorization: str) -> Caller | None:

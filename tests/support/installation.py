@@ -94,9 +94,9 @@ class Installation:
         """The address of a cell's database."""
         return self.databases[cell].engine.url.render_as_string(hide_password=False)
 
-    def registry_execute(self, statement: str) -> None:
+    def registry_execute(self, statement: str, *parameters: Any) -> None:
         """Change the registry."""
-        self.databases["cell-1"].execute(statement)
+        self.databases["cell-1"].execute(statement, *parameters)
 
     def jobs_in(self, cell: str) -> list[str]:
         """Ids of the jobs of a cell."""
@@ -139,6 +139,7 @@ def installed(
             for app in router.served.apps():
                 services = app.extensions["fairline"]
                 services.refused.close()
+                services.admission.counting.close()
                 services.tenants.directory.close()
                 services.events.close()
                 services.engine.dispose()

@@ -164,7 +164,7 @@ def test_draining_moves_the_tenants_of_a_cell(
     done = type_line("cells drain cell-1 --move")
     assert done.exit_code == 0 and "one: to cell-3" in done.output, done.output
     rows = databases[0].query("SELECT tenant, wanted FROM moves")
-    assert [(row.tenant, row.wanted) for row in rows] == [("one", {"cell-3": 1.0})]
+    assert [(row.tenant, row.wanted) for row in rows] == [("one", {"cell-1": 0, "cell-3": 1.0})]
 
 
 def test_names_that_two_databases_have_are_placed_once(

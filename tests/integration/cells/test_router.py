@@ -229,13 +229,15 @@ def test_cells_come_and_go_while_a_process_runs(
 ) -> None:
     known = cells.router.app_of("cell-1"), cells.router.app_of("cell-2")
     assert known[0] is cells.router.home
+    assert cells.submit(keys["cell-2"]).status_code == 202
     cells.registry_execute("DELETE FROM cells WHERE name = 'cell-2'")
     cells.refresh()
     assert cells.router.cell_names() == ["cell-1"]
     assert cells.submit(keys["cell-2"]).status_code == 503, "it is placed in no cell that is known"
     cells.registry_execute(
         "INSERT INTO cells (name, number, database_url, broker_url)"
-        f" VALUES ('cell-2', 2, '{cells.url('cell-2')}', 'filesystem:///tmp/none')"
+        " VALUES ('cell-2', 2, %s, 'filesystem:///tmp/none')",
+        cells.url("cell-2"),
     )
     cells.refresh()
     assert cells.submit(keys["cell-2"]).status_code == 202
@@ -320,7 +322,8 @@ def test_an_operator_s_session_shows_every_cell(
     browser = Client(cells.router)
     own = {"Sec-Fetch-Site": "same-origin"}
     browser.post("/console/sign-in", data={"key": operator}, headers=own)
-    assert "first" in browser.get("/console/tenants", headers=own).text
-    other = browser.get("/console/tenants?cell=cell-2", headers=own)
-    assert "second" in other.text and "first" not in other.text
-    assert "second" in browser.get("/console/tenants", headers=own).text, "by the cookie"
+    page, first, second = "/console/tenants", "/console/tenants/first", "/console/tenants/second"
+    assert first in browser.get(page, headers=own).text
+    other = browser.get(f"{page}?cell=cell-2", headers=own)
+    assert second in other.text and first not in other.text
+    assert second in browser.get(page, headers=own).text, "by the cookie"
