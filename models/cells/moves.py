@@ -59,11 +59,12 @@ BEFORE_FLIP = frozenset({MoveStep.PREPARE, MoveStep.CLOSE, MoveStep.KEYS, MoveSt
 
 COLUMNS = """tenant, wanted, step, fence, runner, started_at, changed_at, transferred, error,
            now() - changed_at AS age, lease_expires_at > now() AS runs"""
-#: The tenant's cells that are not wanted are left. Fences of a later move are higher, and none is
-#: given out twice, even where commits were lost: see `models.leadership`.
+#: The tenant's cells that are not wanted are left. The first fence is a time in nanoseconds, and so
+#: higher than those of an earlier move; none is given out twice, even where commits were lost: see
+#: `models.leadership`.
 REQUEST = f"""
     INSERT INTO moves (tenant, fence, wanted)
-    SELECT tenant, (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
+    SELECT tenant, (extract(epoch FROM clock_timestamp()) * 1000000000)::bigint,
            (SELECT jsonb_object_agg(cell, 0) FROM jsonb_object_keys(cells) AS cell)
                || %(wanted)s::jsonb
     FROM placements WHERE tenant = %(tenant)s AND version = %(version)s

@@ -61,10 +61,12 @@ class CopiedTable:
         """Insert the rows, of ``given`` those for which ``where`` holds; how many were written."""
         if not rows:
             return 0
+        # In one order, so that two of them cannot wait for each other.
+        order = ", ".join(f'given."{name}"' for name in self.key)
         statement = f"""
             INSERT INTO {self.name} AS known ({self.columns})
             SELECT {self.values(instead)} FROM {self.given} WHERE {where}
-            ORDER BY {", ".join(f'given."{name}"' for name in self.key or self.types)}
+            {f"ORDER BY {order}" if order else ""}
             {conflict}"""
         return connection.exec_driver_sql(statement, self.parameters(rows)).rowcount
 

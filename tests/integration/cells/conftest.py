@@ -10,6 +10,7 @@ import pytest
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import Running
 from tests.integration.conftest import fresh_database
+from tests.support.moving_cells import MovingCells, moving_cells
 from tests.support.several_cells import NAMES, SeveralCells, several_cells
 
 
@@ -29,3 +30,17 @@ def cells(served_cells: SeveralCells) -> SeveralCells:
     """Cells with nothing in them but the tenant ``demo``."""
     served_cells.forget()
     return served_cells
+
+
+@pytest.fixture(scope="module")
+def movable(postgres: Running[EmbeddedPostgres]) -> Iterator[MovingCells]:
+    """Shared by the tests of a module."""
+    with moving_cells(postgres) as made:
+        yield made
+
+
+@pytest.fixture
+def moved_cells(movable: MovingCells) -> MovingCells:
+    """Cells with nothing in them but the tenant ``acme``, in the first one."""
+    movable.forget()
+    return movable

@@ -11,13 +11,10 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
 
-from app.stack.postgres import EmbeddedPostgres
-from app.stack.services import Running
 from models.cells.moves import MoveRefused, read_moves, request_move
 from models.cells.placements import PlacementRow, read_placement
 from models.jobs.admit import admit_group
@@ -34,7 +31,7 @@ from models.jobs.submission import (
 )
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.mover_processes import killed_movers
-from tests.support.moving_cells import DONE, NAMES, MovingCells, moving_cells
+from tests.support.moving_cells import DONE, NAMES, MovingCells
 
 SEED = 19
 MOVES = 50
@@ -45,11 +42,10 @@ AGAIN = Ending(JobStatus.QUEUED, error_class=FailureClass.APP_ERROR)
 
 
 @pytest.fixture
-def cells(postgres: Running[EmbeddedPostgres]) -> Iterator[MovingCells]:
-    with moving_cells(postgres) as made:
-        for name in TENANTS[1:]:
-            made.place(name, NAMES[0])
-        yield made
+def cells(moved_cells: MovingCells) -> MovingCells:
+    for name in TENANTS[1:]:
+        moved_cells.place(name, NAMES[0])
+    return moved_cells
 
 
 @dataclass
@@ -197,10 +193,10 @@ def judge(cells: MovingCells, tenants: list[Tenant], workers: list[CellWorkers])
     accepted = [job_id for tenant in tenants for job_id in tenant.accepted.values()]
     assert len(accepted) > 500, "there was no load"
     assert sum(tenant.refused for tenant in tenants) > 0, "no request met a move"
+    assert not cells.miscounted()
     where: Counter[str] = Counter()
     for cell in cells.cells.values():
         where.update(row.id for row in cell.query("SELECT id::text FROM jobs"))
-        assert not cell.miscounted()
     finished: Counter[str] = Counter()
     for worker in workers:
         finished.update(worker.finished)

@@ -13,24 +13,18 @@ from click.testing import CliRunner
 from app.cli import placements
 from app.cli.tenants import tenants
 from app.scheduler.maintenance.mover import Mover
-from app.stack.postgres import EmbeddedPostgres
-from app.stack.services import Running
 from models.cells.databases import CellDatabases
-from tests.support.moving_cells import A, B, MovingCells, moving_cells
+from tests.support.moving_cells import A, B, MovingCells
 
 
 @pytest.fixture
-def cells(
-    postgres: Running[EmbeddedPostgres], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[MovingCells]:
-    with moving_cells(postgres) as made:
+def cells(moved_cells: MovingCells, monkeypatch: pytest.MonkeyPatch) -> MovingCells:
+    @contextmanager
+    def all_cells() -> Iterator[CellDatabases]:
+        yield moved_cells.databases
 
-        @contextmanager
-        def all_cells() -> Iterator[CellDatabases]:
-            yield made.databases
-
-        monkeypatch.setattr(placements, "all_cells", all_cells)
-        yield made
+    monkeypatch.setattr(placements, "all_cells", all_cells)
+    return moved_cells
 
 
 def typed(line: str) -> tuple[int, str]:
@@ -109,8 +103,9 @@ def test_a_move_is_cancelled(cells: MovingCells) -> None:
     ],
 )
 def test_what_cannot_be_done_is_said(cells: MovingCells, line: str, message: str) -> None:
-    cells.drain("cell-c")
+    cells.set_state("cell-c", "draining")
     code, said = typed(line)
+    cells.set_state("cell-c", "open")
     assert code != 0
     assert message in said
     assert cells.move is None

@@ -6,22 +6,18 @@ Real processes, at random moments by seed, with little to move so that every ste
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
-from app.stack.postgres import EmbeddedPostgres
-from app.stack.services import Running
 from tests.support.mover_processes import killed_movers
-from tests.support.moving_cells import DEAD, A, B, MovingCells, moving_cells
+from tests.support.moving_cells import DEAD, A, B, MovingCells
 
 JOBS = 40
 
 
 @pytest.fixture
-def cells(postgres: Running[EmbeddedPostgres]) -> Iterator[MovingCells]:
-    with moving_cells(postgres) as made:
-        yield made
+def cells(moved_cells: MovingCells) -> MovingCells:
+    return moved_cells
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

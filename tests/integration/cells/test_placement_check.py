@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,21 +13,18 @@ from app.scheduler.maintenance.placement_check import (
     TenantCopier,
     forget_placement,
 )
-from app.stack.postgres import EmbeddedPostgres
-from app.stack.services import Running
 from models.blobs import open_blobs, payload_key
 from models.cells.copies import install_copy, read_copy
 from models.cells.placements import read_placement
 from models.jobs.submission import TenantAway
 from models.store.errors import StateStoreUnavailable
 from models.store.session import transaction
-from tests.support.moving_cells import A, B, MovingCells, moving_cells
+from tests.support.moving_cells import A, B, MovingCells
 
 
 @pytest.fixture
-def cells(postgres: Running[EmbeddedPostgres]) -> Iterator[MovingCells]:
-    with moving_cells(postgres) as made:
-        yield made
+def cells(moved_cells: MovingCells) -> MovingCells:
+    return moved_cells
 
 
 def check_of(cells: MovingCells, cell: str) -> PlacementCheck:
