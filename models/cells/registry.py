@@ -81,7 +81,7 @@ def open_registry(
 
 def read_cells(registry: Engine) -> list[CellRow]:
     """All cells, by number."""
-    return [CellRow(*row) for row in fetch(registry, READ_CELLS)]
+    return [CellRow._make(row) for row in fetch(registry, READ_CELLS)]
 
 
 def free_number(registry: Engine) -> int:
@@ -103,7 +103,7 @@ def add_cell(registry: Engine, cell: CellRow, *, number: int | None = None) -> C
         raise OtherCell(f"another cell has the number {number}") from None
     if row is None:
         raise OtherCell(f"the cell {cell.name} has another number")
-    return CellRow(*row)
+    return CellRow._make(row)
 
 
 def set_cell_state(registry: Engine, name: str, state: str) -> bool:
