@@ -89,7 +89,7 @@ def wait_reply(row: KeptRow, item: Submission) -> Reply:
     """``GET /jobs/{id}/wait``."""
     status = status_of(row, item)
     reason = WaitReason.NONE if status is JobStatus.CANCELLED else REASON
-    document = {
+    document: dict[str, object] = {
         "id": item.id,
         "status": status.value,
         "pool": item.pool,

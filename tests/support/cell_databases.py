@@ -159,4 +159,5 @@ def two_cells(postgres: Running[EmbeddedPostgres]) -> Iterator[TestCells]:
             cells.append(TestCell(server, row, engine, leader))
         databases = CellDatabases(registry, settings)
         stack.callback(databases.close)
-        yield TestCells(registry, urls["registry"], *cells, databases)
+        home, host = cells
+        yield TestCells(registry, urls["registry"], home, host, databases)

@@ -385,10 +385,7 @@ def test_two_at_once_hand_everything_over_once(cells: TestCells, tmp_path: Path)
         keep_group(cells.host.engine, requests[first : first + 500])
     record_inserts(cells.home)
     roles = [handover(cells, tmp_path) for _ in range(2)]
-    threads = [
-        threading.Thread(target=lambda role=role: drain(role, cells))  # type: ignore[misc]
-        for role in roles
-    ]
+    threads = [threading.Thread(target=drain, args=(role, cells)) for role in roles]
     for thread in threads:
         thread.start()
     for thread in threads:
