@@ -72,6 +72,7 @@ class Clients:
     _over: threading.Event = field(default_factory=threading.Event)
     _gone: threading.Event = field(default_factory=threading.Event)
     _local: threading.local = field(default_factory=threading.local)
+    _opened: list[Api] = field(default_factory=list)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -85,6 +86,8 @@ class Clients:
             thread.join(60.0)
             self._gone.set()
             thread.join()
+            for api in self._opened:
+                api.__exit__()
 
     def of(self, tenants: Sequence[str], begin: float, end: float) -> list[Sent]:
         """What was to be sent for these tenants between two moments."""
@@ -139,8 +142,10 @@ class Clients:
         """One request of a tenant, by a connection of this thread's."""
         port = self.port_of(customer)
         apis: dict[int, Api] = self._local.__dict__.setdefault("apis", {})
-        api = apis.setdefault(port, Api(port, ANSWER_SECONDS))
-        return api.call(method, path, body, headers or customer.headers)
+        if port not in apis:
+            apis[port] = Api(port, ANSWER_SECONDS)
+            self._opened.append(apis[port])
+        return apis[port].call(method, path, body, headers or customer.headers)
 
 
 def p99_ms(sent: Sequence[Sent]) -> float:
