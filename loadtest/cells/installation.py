@@ -130,8 +130,8 @@ class Cell:
         self.postgres.kill()
         self.fleet.rabbitmq.kill()
 
-    def come_back(self) -> None:
-        self.restart_database()
+    def restart_others(self) -> None:
+        """Start everything else again."""
         self.fleet.rabbitmq.start()
         self.start()
 
