@@ -65,9 +65,9 @@ class Listener:
 def listening(
     cells: SeveralCells, last_event_id: str = "", path: str = "/events"
 ) -> Iterator[Listener]:
-    headers = {"Authorization": f"Bearer {cells.key}"}
+    headers = [("Authorization", f"Bearer {cells.key}")]
     if last_event_id:
-        headers["Last-Event-ID"] = last_event_id
+        headers.append(("Last-Event-ID", last_event_id))
     environ = EnvironBuilder(path, headers=headers).get_environ()
     response = begin(cells, environ)  # type: ignore[arg-type]  # an application too
     assert response.status == 200, response.read()

@@ -8,6 +8,7 @@ import pytest
 
 from app.api.auth.access import Access, access_of
 from app.cells import merged_replays, merged_routes
+from app.cells.events import merged_feed
 from app.cells.merged_routes import handler_of
 from app.policy.placement import Placement
 from models.jobs.ids import cell_number, new_id
@@ -26,7 +27,7 @@ DECIDED = {
     "POST /dead-letters/discard": merged_replays.discard_letters,
     "GET /dead-letters/replays/<replay_id>": merged_replays.replay_progress,
     "DELETE /dead-letters/replays/<replay_id>": merged_replays.replay_progress,
-    "GET /events": merged_routes.merged_feed,
+    "GET /events": merged_feed,
     "GET /jobs": merged_routes.jobs,
     "GET /jobs/<string(length=36):job_id>": merged_routes.one_job,
     "DELETE /jobs/<string(length=36):job_id>": merged_routes.one_job,
@@ -184,7 +185,8 @@ def test_nothing_is_replayed_while_a_cell_is_away(cells: SeveralCells) -> None:
 
 
 def test_a_request_that_is_not_valid_is_refused_as_by_one_cell(cells: SeveralCells) -> None:
-    for body in ({}, {"ids": []}, {"filter": {}, "limit": 0}, {"ids": ["x"]}, [1]):
+    bodies: list[Any] = [{}, {"ids": []}, {"filter": {}, "limit": 0}, {"ids": ["x"]}, [1]]
+    for body in bodies:
         merged = cells.call("POST", "/dead-letters/replay", body)
         one = cells.call_one("POST", "/dead-letters/replay", body)
         assert (merged.status_code, merged.get_json()) == (422, one.get_json())
