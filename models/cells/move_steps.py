@@ -45,6 +45,8 @@ class MoveRunner:
         self._known_seconds = known_seconds
         self._registry = databases.registry
         self._rows = RowMover(databases, move)
+        #: Cells that have seen the fence.
+        self._entered: set[str] = set()
         self._placement = PlacementRow(move.tenant, 0, {}, move.started_at)
         self._steps: Mapping[MoveStep, Callable[[], MoveStep | None]] = {
             MoveStep.PREPARE: self._prepare,
@@ -70,9 +72,9 @@ class MoveRunner:
             moves.finish(self._registry, self.move)
             return True
         self._placement = placement
-        for cell in self._cells:
+        for cell in set(self._cells) - self._entered:
             with self._rows.within(cell):
-                pass  # whoever ran it before writes nothing more
+                self._entered.add(cell)  # whoever ran it before writes nothing more
         if not self._find_tenant():
             return False
         step = self._steps[self.move.step]()

@@ -301,5 +301,5 @@ def run_mover(registry_url: str, name: str, lease_seconds: float) -> None:
     databases = CellDatabases(registry, settings, process=name, role=DatabaseRole.SCHEDULER)
     mover = Mover(databases, name, known_seconds=0.05, lease_seconds=lease_seconds)
     while True:
-        mover.run_once(time.monotonic())
-        time.sleep(0.01)
+        if not mover.run_once(time.monotonic()):
+            time.sleep(0.05)
