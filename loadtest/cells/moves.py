@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from sqlalchemy import Engine
+
 from loadtest.cells.clients import Clients, p99_ms
 from loadtest.cells.installation import Cell, CellPlan, Customer, Installation, installation
 from loadtest.cells.judge import fault_bars, fault_notes, judge, settle
@@ -21,7 +23,7 @@ from loadtest.figures import percentile
 from loadtest.fleet import until
 from loadtest.lab.experiment import Size
 from loadtest.report import Report, Table, at_least, at_most
-from models.cells.moves import read_move, request_move
+from models.cells.moves import MoveStep, read_move, request_move
 from models.cells.placements import read_placement
 
 TITLE = "Moves of tenants under load, with kills"
@@ -29,6 +31,10 @@ TENANTS = 5
 #: A move that takes longer has not come to an end.
 MOVE_SECONDS = 90.0
 LOOK_SECONDS = 0.02
+#: In their order.
+STEPS = tuple(step for step in MoveStep if step is not MoveStep.UNDO)
+#: About as long as a step takes, with the pause after it.
+STEP_SECONDS = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +89,18 @@ def move_all(
     chance = random.Random(plan.seed)
     for number in run.screen.steps(f"{plan.moves} moves", plan.moves):
         customer = customers[number % len(customers)]
-        move_one(made, customer, chance, course, kill=chance.random() < plan.kills)
+        step = STEPS[number % len(STEPS)] if chance.random() < plan.kills else None
+        move_one(made, customer, chance, course, step)
 
 
 def move_one(
-    made: Installation, customer: Customer, chance: random.Random, course: Course, *, kill: bool
+    made: Installation,
+    customer: Customer,
+    chance: random.Random,
+    course: Course,
+    step: MoveStep | None,
 ) -> None:
-    """Move a tenant to the other cell; during that, perhaps, kill who moves it."""
+    """Move a tenant to the other cell; kill who moves it in or after that step, if one is given."""
     registry = made.registry
     assert registry is not None
     placement = read_placement(registry, customer.name)
@@ -97,9 +108,9 @@ def move_one(
     other = next(name for name in made.cells if name not in placement.weights)
     request_move(registry, customer.name, {other: 1.0})
     began = time.monotonic()
-    if kill:
-        # At any of its steps, all of which together take a second or two.
-        time.sleep(chance.uniform(0.0, 2.5))
+    if step is not None:
+        until(lambda: has_come_to(registry, customer, step), MOVE_SECONDS, pause=0.005)
+        time.sleep(chance.uniform(0.0, STEP_SECONDS))
         kill_runner(made, customer, course)
     ended = until(
         lambda: read_move(registry, customer.name) is None, MOVE_SECONDS, pause=LOOK_SECONDS
@@ -108,6 +119,12 @@ def move_one(
     if not ended:
         move = read_move(registry, customer.name)
         course.unfinished.append(f"{customer.name}: {move}")
+
+
+def has_come_to(registry: Engine, customer: Customer, step: MoveStep) -> bool:
+    """Whether a move is in this step, or beyond."""
+    move = read_move(registry, customer.name)
+    return move is None or STEPS.index(move.step) >= STEPS.index(step)
 
 
 def kill_runner(made: Installation, customer: Customer, course: Course) -> None:

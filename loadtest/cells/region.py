@@ -200,6 +200,7 @@ def report(
     faults: dict[str, list[str]],
     later: dict[str, list[str]],
 ) -> Report:
+    handed_over = course.handed_over_seconds
     lines = [
         ("accepted while the region was away", f"{course.taken_in:,}"),
         ("requests kept at the end of that", f"{course.kept:,}"),
@@ -219,7 +220,7 @@ def report(
         title=TITLE,
         findings=[
             f"A region was away for {plan.away_seconds:g} s: {course.taken_in:,} submissions were"
-            f" accepted by the other one and handed over within {course.handed_over_seconds:.1f} s"
+            f" accepted by the other one and handed over within {handed_over:.1f} s"
             f" of its return; {len(faults['lost'])} were lost, {len(faults['run twice'])} ran"
             f" twice. A promotion took {course.promoted_seconds:.1f} s until every tenant's jobs"
             " ran again."
