@@ -121,7 +121,7 @@ def steady(table: str, row: TextRow) -> TextRow:
 def read_copy(registry: Engine, tenant: str) -> CopiedTenant | None:
     """The copy of a tenant, if there is one."""
     rows = fetch(registry, READ, {"tenant": tenant})
-    return CopiedTenant(*rows[0]) if rows else None
+    return CopiedTenant(**rows[0]._mapping) if rows else None
 
 
 def forget_copies(registry: Engine, cell: str) -> int:

@@ -157,9 +157,8 @@ def test_fifty_moves_under_load_with_kills(cells: MovingCells) -> None:
         for name in TENANTS
     ]
     workers = [CellWorkers(cell, random.Random(name)) for name, cell in cells.cells.items()]
-    threads = [
-        threading.Thread(target=one.run, args=(stop,), daemon=True) for one in (*tenants, *workers)
-    ]
+    runs = [*(tenant.run for tenant in tenants), *(worker.run for worker in workers)]
+    threads = [threading.Thread(target=run, args=(stop,), daemon=True) for run in runs]
     deadline = time.monotonic() + MOST_SECONDS
     with killed_movers(cells.registry_url, count=3, seed=SEED, pause=(0.2, 0.8)) as movers:
         for thread in threads:

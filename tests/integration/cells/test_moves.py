@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy import Connection
 
 from app.scheduler.maintenance.eraser import Eraser
 from app.scheduler.maintenance.tenant_remover import TenantRemover
@@ -37,6 +38,7 @@ from models.jobs.erase import request_erasure
 from models.jobs.ids import new_id
 from models.jobs.replay import replay_dead
 from models.jobs.submission import Submission, SubmissionGroup, TenantAway
+from models.jobs.transfer import JobRows, JobTables, put_jobs
 from models.store.errors import StateStoreError
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.encryption_keys import encrypting, new_key
@@ -325,10 +327,9 @@ def test_a_runner_that_was_replaced_writes_nothing(cells: MovingCells) -> None:
 
 def crash_between_commits(cells: MovingCells, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a runner die when the other cell has the jobs, before the source has deleted them."""
-    original = row_mover.put_jobs
 
-    def put_and_die(connection, rows, tables):  # type: ignore[no-untyped-def]
-        original(connection, rows, tables)
+    def put_and_die(connection: Connection, rows: JobRows, tables: JobTables) -> None:
+        put_jobs(connection, rows, tables)
         cells.cells[A].query(END_IDLE)
 
     with monkeypatch.context() as patch:
