@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from sqlalchemy import Engine
 
@@ -40,6 +41,8 @@ from models.cells.placements import place_tenant
 from models.cells.registry import CellRow, add_cell, identify
 from models.pools import POOLS
 from models.store.session import transaction
+
+S = TypeVar("S", EmbeddedPostgres, EmbeddedRabbitMQ)
 
 POOL = "medium"
 #: Of servers of which there are several, for little data.
@@ -168,17 +171,33 @@ class Installation:
         self.ports: dict[str, int] = {}
         self._apis: Fleet | None = None
 
-    def open_registry(self) -> None:
-        """A registry of its own; without it there is one cell, and no others."""
-        self.registry_server = self._server("registry")
-        self.registry = self._engine(self.registry_server)
+    def open(self, plans: Sequence[CellPlan], *, registry: bool) -> None:
+        """The services of all cells; without a registry there is one cell, and no others."""
+        brokers = [self._begin(EmbeddedRabbitMQ(self.home / plan.name)) for plan in plans]
+        template = self._template()
+        names = [plan.name for plan in plans]
+        servers = {
+            name: self._server(name, template)
+            for name in (["registry"] if registry else []) + names
+        }
+        if registry:
+            self.registry_server = servers["registry"]
+            self.registry_server.await_ready()
+            self.registry = self._engine(self.registry_server)
+        for number, (plan, rabbitmq) in enumerate(zip(plans, brokers, strict=True), 1):
+            servers[plan.name].await_ready()
+            rabbitmq.await_ready()
+            self._add(plan, number, servers[plan.name], rabbitmq)
 
-    def add(self, plan: CellPlan, number: int) -> Cell:
+    def _add(
+        self,
+        plan: CellPlan,
+        number: int,
+        postgres: Running[EmbeddedPostgres],
+        rabbitmq: Running[EmbeddedRabbitMQ],
+    ) -> None:
         """A cell, with nothing of it running but its services."""
-        folder = self.home / plan.name
-        postgres = self._server(plan.name)
-        rabbitmq = self._stack.enter_context(running(EmbeddedRabbitMQ(folder), folder / "logs"))
-        fleet = Fleet(folder, postgres, rabbitmq)
+        fleet = Fleet(self.home / plan.name, postgres, rabbitmq)
         self._stack.callback(fleet.stop)
         engine = self._engine(postgres)
         cell = Cell(plan, fleet, self._registry_url, self.settings, engine)
@@ -187,20 +206,33 @@ class Installation:
             row = CellRow(plan.name, number, plan.region, *urls, "open")
             identify(engine, add_cell(self.registry, row, number=number), first=False)
         self.cells[plan.name] = cell
-        return cell
 
     @property
     def _registry_url(self) -> str:
         return "" if self.registry_server is None else self.registry_server.service.url()
 
-    def _server(self, name: str) -> Running[EmbeddedPostgres]:
-        """A PostgreSQL with a migrated database."""
-        folder = self.home / name
-        server = self._stack.enter_context(
-            running(EmbeddedPostgres(folder, SMALL), folder / "logs")
-        )
-        server.service.create_database(DATABASE)
-        self.flask("migrate", FAIRLINE_DATABASE_URL=server.service.url())
+    def _template(self) -> Path:
+        """The data of a PostgreSQL with a migrated database, which others begin with."""
+        folder = self.home / "template"
+        with running(EmbeddedPostgres(folder, SMALL), folder / "logs") as server:
+            server.service.create_database(DATABASE)
+            self.flask("migrate", FAIRLINE_DATABASE_URL=server.service.url())
+            return server.service.data
+
+    def _server(self, name: str, template: Path) -> Running[EmbeddedPostgres]:
+        """A PostgreSQL that is starting."""
+        service = EmbeddedPostgres(self.home / name, SMALL)
+        service.folder.mkdir(parents=True)
+        # With its owner, who is not the one that measures.
+        subprocess.run(("cp", "-a", str(template), str(service.data)), check=True)
+        return self._begin(service)
+
+    def _begin(self, service: S) -> Running[S]:
+        """A service that is starting."""
+        service.prepare()
+        server = Running(service, service.folder.parent / "logs")
+        self._stack.callback(server.stop)
+        server.begin()
         return server
 
     def _engine(self, server: Running[EmbeddedPostgres]) -> Engine:
@@ -283,10 +315,7 @@ def installation(
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, home, ignore_errors=True)
         made = Installation(home, stack, settings)
-        if registry:
-            made.open_registry()
-        for number, plan in enumerate(plans, 1):
-            made.add(plan, number)
+        made.open(plans, registry=registry)
         for cell in made.cells.values():
             cell.start()
         for cell in made.cells.values():
