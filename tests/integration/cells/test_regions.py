@@ -24,6 +24,8 @@ from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import Running
 from app.tenants.changes import issue_key, revoke_key
 from models.blobs import open_blobs
+from models.cells.placements import change_placement
+from models.cells.tenant_rows import read_own_rows, write_own_rows
 from models.store.session import transaction
 from tests.support.cell_databases import NO_BROKER, TestCells, two_cells
 from tests.support.waiting import wait_for
@@ -294,6 +296,33 @@ def test_a_key_that_was_used_in_the_outage_is_known_to_the_cell_afterwards(
     front.find_home()
     front.hand_over(tmp_path)
     assert front.submit(Idempotency_Key="k") == first
+
+
+def test_a_tenant_of_several_cells_is_taken_in_for_the_one_that_its_key_belongs_to(
+    front: RegionFront, tmp_path: Path
+) -> None:
+    cells = front.cells
+    [[tenant_id]] = cells.home.rows("SELECT id FROM tenants")
+    with transaction(cells.host.engine) as connection:
+        write_own_rows(connection, read_own_rows(cells.home.engine, int(str(tenant_id))), share=0.5)
+    with transaction(cells.registry) as connection:
+        assert change_placement(connection, "acme", 1, {"cell-eu": 1.0, "cell-us": 1.0})
+    front.router.cache.refresh()
+    placement = front.router.placement_of("acme")
+    assert placement is not None
+    key = next(f"k{n}" for n in range(100) if placement.choose(f"k{n}".encode()) == "cell-eu")
+    front.lose_home()
+    assert front.submit()  # without a key it goes to the other cell
+    assert cells.host.rows("SELECT count(*) FROM jobs") == [(1,)]
+    job_id = front.submit(Idempotency_Key=key)
+    assert cells.host.rows("SELECT count(*) FROM intake_jobs") == [(1,)]
+    assert front.call("GET", f"/jobs/{job_id}").get_json()["reason"] == "cell_away"
+    front.find_home()
+    assert front.call("GET", f"/jobs/{job_id}").get_json()["reason"] == "cell_away"
+    assert front.hand_over(tmp_path) == 1
+    assert "reason" not in front.call("GET", f"/jobs/{job_id}").get_json()
+    assert cells.home.rows("SELECT id::text FROM jobs") == [(job_id,)]
+    assert front.submit(Idempotency_Key=key) == job_id
 
 
 def limited(cells: TestCells) -> None:
