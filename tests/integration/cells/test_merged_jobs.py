@@ -93,24 +93,27 @@ def test_a_job_that_no_cell_has_is_a_404(cells: SeveralCells) -> None:
     assert "cell-2" in answer.get_json()["detail"]
 
 
+@pytest.mark.parametrize("path", ["/jobs/{}", "/jobs?limit=1"])
 def test_a_job_that_moves_while_it_is_looked_for_is_found(
-    cells: SeveralCells, monkeypatch: pytest.MonkeyPatch
+    cells: SeveralCells, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """It leaves the cell that is being emptied after the other one was asked."""
+    """It leaves the cell that is being emptied just before that is asked."""
     job_id = cells.submit("cell-1")
     cells.placement = Placement(2, {"cell-1": 0.0, "cell-2": 1.0})
     leaving = cells.apps["cell-1"]
     original = leaving.wsgi_app
 
     def move_first(environ: Any, start_response: Any) -> Any:
-        cells.databases["cell-2"].submit(id=job_id)
-        cells.databases["cell-1"].execute("DELETE FROM jobs")
+        if cells.databases["cell-1"].query("SELECT FROM jobs"):
+            cells.databases["cell-2"].submit(id=job_id)
+            cells.databases["cell-1"].execute("DELETE FROM jobs")
         return original(environ, start_response)
 
     monkeypatch.setattr(leaving, "wsgi_app", move_first)
 
-    assert cells.call("GET", f"/jobs/{job_id}").status_code == 200
-    assert [job["id"] for job in cells.call("GET", "/jobs").get_json()["jobs"]] == [job_id]
+    answer = cells.call("GET", path.format(job_id))
+    assert answer.status_code == 200
+    assert job_id in answer.text
 
 
 def test_an_application_is_exported_and_erased_in_its_cell(cells: SeveralCells) -> None:

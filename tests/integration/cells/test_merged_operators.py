@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from werkzeug.test import Client, TestResponse
 
+from app import config
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import Running
 from app.tenants.changes import create_tenant, issue_key
@@ -207,6 +208,38 @@ def test_acts_of_all_cells_are_listed_newest_first(installation: Operated) -> No
         made = [(act["target"], act["cell"]) for act in acts if act["target"].startswith("acted-")]
         assert made == [(f"acted-{n}", NAMES[n % 3]) for n in reversed(range(6))]
     assert installation.call("GET", "/operator/audit?cursor=x").status_code == 422
+
+
+def test_commands_change_a_tenant_in_all_of_its_cells(
+    installation: Operated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installation.spread("ordered")
+    monkeypatch.setattr(config, "settings", lambda: installation.cells.settings)
+    runner = installation.router.home.test_cli_runner()
+
+    def run(line: str) -> str:
+        result = runner.invoke(args=line.split())
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    run("tenants set ordered --weight 7")
+    assert installation.column("ordered", "weight") == [7.0] * 3
+    run("tenants suspend ordered")
+    assert None not in installation.column("ordered", "suspended_at")
+    run("tenants resume ordered")
+    assert installation.column("ordered", "suspended_at") == [None] * 3
+    key = next(line for line in run("keys issue --tenant ordered").split() if "fair_" in line)
+    assert installation.call("GET", "/jobs", key=key).status_code == 200
+    key_id = key.split("_")[1]
+    assert run("keys list --tenant ordered").count(key_id) == 1
+    assert run("tenants list").count("ordered") == 1
+    run(f"keys revoke {key_id}")
+    for cell in NAMES:
+        [row] = installation.databases[cell].query(
+            "SELECT revoked_at FROM api_keys WHERE id = %s", key_id
+        )
+        assert row.revoked_at is not None
+    assert runner.invoke(args=["tenants", "set", "nobody", "--weight", "1"]).exit_code != 0
 
 
 def test_an_application_is_erased_wherever_it_is(installation: Operated) -> None:
