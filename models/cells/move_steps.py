@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 
+from sqlalchemy import Engine
+
 from models.cells import moves
 from models.cells.away import set_away, wait_for_older_statements
 from models.cells.databases import CellDatabases
@@ -23,6 +25,7 @@ from models.cells.moves import BEFORE_FLIP, Move, MoveStep
 from models.cells.placements import PlacementRow, read_placement, remove_placement
 from models.cells.row_mover import RowMover
 from models.cells.tenant_rows import CannotMove, find_tenant, require_same_schema, set_share
+from models.store.session import fetch
 
 #: A turn ends after this time; the lease of a move is longer.
 TURN_SECONDS = 2.0
@@ -30,9 +33,16 @@ TURN_SECONDS = 2.0
 WAIT_SECONDS = 6.0
 #: API processes read placements every second: so long after a change all of them know it.
 KNOWN_SECONDS = 3.0
+#: A placement without a tenant that is younger may be that of one that is being created.
+CREATED_SECONDS = 60.0
 #: Idempotency keys that were made so long before the move began are copied again after ``close``:
 #: clocks differ, and a request may have been on its way.
 OVERLAP = timedelta(seconds=60)
+
+READ_CLOSED = """
+    SELECT tenant_id FROM away_tenants
+    WHERE tenant_id = %(tenant_id)s AND (away OR version > %(version)s)
+"""
 
 
 class MoveRunner:
@@ -74,7 +84,8 @@ class MoveRunner:
         self._placement = placement
         for cell in set(self._cells) - self._entered:
             with self._rows.within(cell):
-                self._entered.add(cell)  # whoever ran it before writes nothing more
+                pass  # whoever ran it before writes nothing more
+            self._entered.add(cell)
         if not self._find_tenant():
             return False
         step = self._steps[self.move.step]()
@@ -84,7 +95,13 @@ class MoveRunner:
 
     @property
     def _cells(self) -> list[str]:
-        """All that have, or will have, something of the tenant."""
+        """All that have, or will have, something of the tenant.
+
+        One that it was to come to may be why the move is taken back: it is asked last, by
+        ``undo`` itself.
+        """
+        if self.move.step is MoveStep.UNDO:
+            return sorted(self._placement.weights)
         return sorted(self._placement.weights.keys() | self.move.wanted.keys())
 
     @property
@@ -103,8 +120,12 @@ class MoveRunner:
     @property
     def _home(self) -> str:
         """The cell whose terms and keys are the tenant's; changes of them are made in all."""
+        return min(self._placement.weights, key=self._rank)
+
+    def _rank(self, cell: str) -> tuple[bool, bool, str]:
+        """Cells in the order in which they are believed."""
         placed = self._placement.weights
-        return min(placed, key=lambda cell: (placed[cell] <= 0, cell))
+        return cell not in placed, placed.get(cell, 0.0) <= 0, cell
 
     def _set_away(self, cell: str, version: int, *, away: bool) -> None:
         with self._rows.within(cell) as connection:
@@ -115,12 +136,14 @@ class MoveRunner:
         """Find the tenant's id; whether to go on: one that is being deleted is not moved."""
         found = {c: find_tenant(self._rows.engine(c), self.move.tenant) for c in self._cells}
         there = {cell: one for cell, one in found.items() if one is not None}
-        if not there:
-            if self.move.step in BEFORE_FLIP:
-                raise CannotMove("none of its cells has this tenant")
-            remove_placement(self._registry, self.move.tenant, self._placement.version)
+        if not there:  # it was deleted, or is just being created; without placement a move ends
+            age = CREATED_SECONDS if self.move.step in BEFORE_FLIP else 0.0
+            remove_placement(self._registry, self.move.tenant, self._placement.version, age=age)
             return False
-        self._rows.tenant_id = min(tenant_id for tenant_id, _ in there.values())
+        self._rows.tenant_id = there[min(there, key=self._rank)][0]
+        others = {cell for cell, (known, _) in there.items() if known != self._rows.tenant_id}
+        if others and self.move.step is not MoveStep.UNDO:
+            raise CannotMove(f"another tenant of this name is in {', '.join(sorted(others))}")
         deleted = [cell for cell, (_, deleting) in there.items() if deleting]
         if not deleted or self.move.step is MoveStep.UNDO:
             return True
@@ -197,14 +220,15 @@ class MoveRunner:
         return MoveStep.REMOVE
 
     def _undo(self) -> MoveStep | None:
+        weights, tenant_id = self._placement.weights, self._rows.tenant_id
+        if any(is_closed(self._rows.engine(cell), tenant_id, self._placement) for cell in weights):
+            # The same placement with a later version: the cells were closed to this one.
+            version = moves.place(self._registry, self.move, weights, MoveStep.UNDO)
+            for cell in weights:
+                self._set_away(cell, version, away=weights[cell] <= 0)
         for cell in self._new:
             if not self._rows.remove(cell):
                 return None
-        # The same placement with a later version: cells may have been closed to this one.
-        weights = self._placement.weights
-        version = moves.place(self._registry, self.move, weights, MoveStep.UNDO)
-        for cell in weights:
-            self._set_away(cell, version, away=weights[cell] <= 0)
         self._forget_marks()
         moves.finish(self._registry, self.move)
         return MoveStep.UNDO
@@ -224,5 +248,13 @@ class MoveRunner:
 
     def _forget_marks(self) -> None:
         for cell in self.move.admitting:
-            with self._rows.within(cell) as connection:
-                forget_marks(connection, f"moved/{self.move.tenant}/")
+            forgotten = True
+            while forgotten:
+                with self._rows.within(cell) as connection:
+                    forgotten = forget_marks(connection, f"moved/{self.move.tenant}/")
+
+
+def is_closed(engine: Engine, tenant_id: int, placement: PlacementRow) -> bool:
+    """Whether a cell admits less for a tenant than its placement says."""
+    asked = {"tenant_id": tenant_id, "version": placement.version}
+    return bool(fetch(engine, READ_CLOSED, asked))

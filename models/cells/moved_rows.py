@@ -67,7 +67,11 @@ MARK = """
     INSERT INTO transfer_marks (mark) SELECT unnest(%(marks)s::text[])
     ON CONFLICT DO NOTHING RETURNING mark
 """
-FORGET_MARKS = "DELETE FROM transfer_marks WHERE starts_with(mark, %(prefix)s)"
+FORGET = "DELETE FROM transfer_marks WHERE mark = ANY (%(marks)s::text[])"
+FORGET_ALL = """
+    DELETE FROM transfer_marks WHERE ctid = ANY (array(
+        SELECT ctid FROM transfer_marks WHERE starts_with(mark, %(prefix)s) LIMIT 10000))
+"""
 #: By tenant; others have the tenant in the middle of a name, and are too short-lived to matter.
 TALLIED = [TallyKind.SUBMISSION, TallyKind.IDEMPOTENCY_KEY, TallyKind.STORED_BLOB]
 
@@ -101,6 +105,8 @@ class MovedTable(NamedTuple):
     after_jobs: bool = False
     #: All of them are in the first cell that admits jobs.
     one_cell: bool = False
+    #: What is done there when they are gone here.
+    forget: Callable[[Connection, Sequence[TextRow], str], object] | None = None
 
 
 def put_applications(connection: Connection, rows: Sequence[TextRow], _prefix: str) -> object:
@@ -123,7 +129,7 @@ def put_erasures(connection: Connection, rows: Sequence[TextRow], _prefix: str) 
 
 def put_events(connection: Connection, rows: Sequence[TextRow], prefix: str) -> object:
     """Those that are not there, by their number in the cell that they come from."""
-    marks = {f"{prefix}event/{row['id']}": row for row in rows}
+    marks = {mark_of(row, prefix): row for row in rows}
     found = connection.exec_driver_sql(MARK, {"marks": list(marks)}).all()
     return NEW_EVENTS.insert(
         connection,
@@ -133,13 +139,23 @@ def put_events(connection: Connection, rows: Sequence[TextRow], prefix: str) -> 
     )
 
 
+def forget_events(connection: Connection, rows: Sequence[TextRow], prefix: str) -> object:
+    """The marks of events that cannot come again."""
+    marks = {"marks": [mark_of(row, prefix) for row in rows]}
+    return connection.exec_driver_sql(FORGET, marks)
+
+
+def mark_of(event: TextRow, prefix: str) -> str:
+    return f"{prefix}event/{event['id']}"
+
+
 #: Of a cell that the tenant stays in.
 ALL_SCHEDULES = MovedTable(SCHEDULES, put_schedules, one_cell=True)
 #: In this order. Erasures come last: they then find everything that they are about.
 MOVED = (
     MovedTable(APPLICATIONS, put_applications, WITHOUT_JOB),
     ALL_SCHEDULES._replace(condition=NOT_RUNNING),
-    MovedTable(EVENTS, put_events),
+    MovedTable(EVENTS, put_events, forget=forget_events),
     MovedTable(REPLAYS, put_replays, after_jobs=True),
     MovedTable(ERASURES, put_erasures, after_jobs=True),
 )
@@ -160,9 +176,7 @@ def take_rows(connection: Connection, moved: MovedTable, tenant_id: int) -> list
 
 def any_row(connection: Connection, tenant_id: int) -> bool:
     """Whether a row is left that has to be moved."""
-    tables = " UNION ALL ".join(
-        f"(SELECT 1 FROM {m.table.name} {OF_TENANT} LIMIT 1)" for m in MOVED
-    )
+    tables = " UNION ALL ".join(f"({find})" for find in FIND_ANY)
     return connection.exec_driver_sql(tables, {"tenant_id": tenant_id}).first() is not None
 
 
@@ -215,9 +229,9 @@ def put_sums(connection: Connection, sums: Sums, prefix: str) -> None:
         connection.exec_driver_sql(ADD_COUNTS, counted)
 
 
-def forget_marks(connection: Connection, prefix: str) -> None:
-    """Forget what was transferred, when the move has ended."""
-    connection.exec_driver_sql(FORGET_MARKS, {"prefix": prefix})
+def forget_marks(connection: Connection, prefix: str) -> bool:
+    """Forget some of what was transferred, when the move has ended; whether there was any."""
+    return connection.exec_driver_sql(FORGET_ALL, {"prefix": prefix}).rowcount > 0
 
 
 #: Tables whose rows are removed in batches, and the rest with the tenant. Not those whose rows are

@@ -26,7 +26,7 @@ from models.leadership import EPOCH_STEP
 from models.store.session import execute, fetch, transaction
 
 #: A runner that gives no sign for so long is replaced.
-LEASE_SECONDS = 15.0
+LEASE_SECONDS = 10.0
 #: Hashes are numbers below this.
 HASHES = 2**64
 
@@ -54,6 +54,8 @@ class MoveStep(StrEnum):
     UNDO = "undo"
 
 
+#: Somebody is refused until the step has been made.
+CLOSED = frozenset({MoveStep.CLOSE, MoveStep.KEYS, MoveStep.FLIP})
 #: New jobs go where they went before.
 BEFORE_FLIP = frozenset({MoveStep.PREPARE, MoveStep.CLOSE, MoveStep.KEYS, MoveStep.FLIP})
 
@@ -233,8 +235,8 @@ def check_cells(registry: Engine, placement: PlacementRow, weights: Mapping[str,
 
 
 def request_drain(registry: Engine, placement: PlacementRow, cell: str) -> bool:
-    """Have what a tenant has in a cell that is not in its placement moved to where it is."""
-    if cell in placement.weights:
+    """Have what a tenant has in a cell that admits nothing for it moved to where it is."""
+    if placement.weights.get(cell, 0.0) > 0:
         return False
     wanted = json.dumps({**placement.weights, cell: 0.0})
     asked = {"tenant": placement.tenant, "wanted": wanted, "version": placement.version}

@@ -136,13 +136,13 @@ class RowMover:
 
     def move_rows(self, source: str, moved: MovedTable) -> int:
         """Move the next rows of a table that can go; how many."""
+        targets: dict[str, list[TextRow]] = {}
         with self.within(source) as here:
             if moved.after_jobs:
                 left = count_left(here, self.tenant_id)
                 if left.jobs > left.in_flight:
                     return 0
             rows = take_rows(here, moved, self.tenant_id)
-            targets: dict[str, list[TextRow]] = {}
             for row in rows:
                 target = self.move.first if moved.one_cell else self.move.target(str(row["id"]))
                 targets.setdefault(target, []).append(row)
@@ -150,7 +150,11 @@ class RowMover:
                 with self.within(target) as there:
                     require_tenant(there, self.tenant_id)
                     moved.put(there, some, self.move.marks(source))
-            return len(rows)
+        if moved.forget is not None:
+            for target, some in targets.items():
+                with self.within(target) as there:
+                    moved.forget(there, some, self.move.marks(source))
+        return len(rows)
 
     def remove(self, cell: str) -> bool:
         """Remove the tenant from a cell that it left, or did not come to; whether it is gone."""

@@ -101,6 +101,16 @@ class MovingCells:
         return read_move(self.registry, self.name)
 
     @property
+    def step(self) -> MoveStep:
+        assert self.move is not None
+        return self.move.step
+
+    @property
+    def error(self) -> str:
+        assert self.move is not None
+        return self.move.error
+
+    @property
     def placement(self) -> PlacementRow:
         found = read_placement(self.registry, self.name)
         assert found is not None

@@ -18,9 +18,12 @@ from models.cells.databases import CellDatabases, UnknownCell
 from models.cells.fences import StaleRunner
 from models.cells.move_steps import KNOWN_SECONDS, MoveRunner
 from models.cells.moves import (
+    CLOSED,
     LEASE_SECONDS,
     Move,
     MoveLost,
+    MoveStep,
+    advance,
     raise_fence,
     renew,
     take_move,
@@ -36,6 +39,8 @@ MOVE_SECONDS = 0.2
 WAIT_SECONDS = 0.3
 #: A move that could not go on is left alone for so long; its lease is longer.
 PAUSE_SECONDS = 5.0
+#: A move that cannot go on for so long while its tenant is refused is taken back.
+GIVE_UP_SECONDS = 20.0
 #: A turn ends after this time, but for the step that it is in.
 TURN_SECONDS = 5.0
 #: The longest message that is kept of an error.
@@ -129,6 +134,11 @@ class Mover:
         logger.warning("the move of %s cannot go on (%s): %s", move.tenant, move.step, message)
         self._paused[move.tenant] = time.monotonic() + PAUSE_SECONDS
         try:
-            renew(self._databases.registry, move, error=message)
+            if move.step in CLOSED and move.age_seconds > GIVE_UP_SECONDS:
+                # Its tenant is refused meanwhile, although the cell that it lives in may be well.
+                logger.warning("the move of %s is taken back", move.tenant)
+                advance(self._databases.registry, move, MoveStep.UNDO)
+            else:
+                renew(self._databases.registry, move, error=message)
         except MoveLost:
             del self._runners[move.tenant]

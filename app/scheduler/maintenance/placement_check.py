@@ -20,9 +20,11 @@ from app.scheduler.role import Role, RoleQueries
 from models.cells.away import read_away, set_away, wait_for_older_statements
 from models.cells.copies import copy_tenants, find_changed, forget_copies, next_tenants
 from models.cells.databases import CellDatabases
+from models.cells.move_steps import CREATED_SECONDS
 from models.cells.moves import read_move, request_drain
 from models.cells.placements import (
     PlacementRow,
+    read_named_placements,
     read_placement,
     read_placements,
     remove_placement,
@@ -45,7 +47,14 @@ STATEMENT_SECONDS = 6.0
 #: Copies are written this often.
 COPY_SECONDS = 3.0
 
+
 FIND_TENANTS = "SELECT id, name FROM tenants WHERE name = ANY (%(names)s::text[])"
+#: Tenants that no placement names, with the version that was known of them here.
+FIND_UNPLACED = """
+    SELECT id, name, coalesce(known.version, 0) AS version
+    FROM tenants LEFT JOIN away_tenants AS known ON known.tenant_id = tenants.id
+    WHERE name NOT IN (SELECT unnest(%(names)s::text[])) AND known.away IS NOT TRUE
+"""
 LEADS = f"SELECT {STILL_LEADER} AS leads"
 
 
@@ -67,8 +76,11 @@ class PlacementCheck(RoleQueries):
         if self.checked != epoch or now >= self._sweep_at:
             self._seen = None
             self._sweep_at = now + SWEEP_SECONDS
+            self._databases.refresh()
         placements = read_placements(self._databases.registry, self._seen)
         changed = self._check(cell, placements)
+        if self._seen is None and placements:
+            changed += self._send_unplaced_away([one.tenant for one in placements])
         self._seen = max((one.changed_at for one in placements), default=self._seen)
         self.checked = epoch
         return changed
@@ -94,9 +106,37 @@ class PlacementCheck(RoleQueries):
         if gone:
             wait_for_older_statements(self._engine, STATEMENT_SECONDS)
         opened = sum(self._bring_back(one, tenant_id) for one, tenant_id in back)
-        strangers = [one for one, _ in placed if cell not in one.weights]
-        drained = sum(request_drain(self._databases.registry, one, cell) for one in strangers)
+        strangers = [each for each in placed if each[0].weights.get(cell, 0.0) <= 0]
+        drained = sum(self._drain(one, tenant_id, cell) for one, tenant_id in strangers)
         return len(gone) + opened + drained
+
+    def _drain(self, placement: PlacementRow, tenant_id: int, cell: str) -> bool:
+        """Have what a tenant has here moved to where it lives, unless it is another of its name."""
+        if read_move(self._databases.registry, placement.tenant) is not None:
+            return False
+        home = min(name for name, weight in placement.weights.items() if weight > 0)
+        try:
+            known = find_tenant(self._databases.engine(home), placement.tenant)
+        except StateStoreError as error:
+            logger.warning("%s stays here while %s is away: %s", placement.tenant, home, error)
+            return False
+        if known is not None and known[0] != tenant_id:
+            logger.error("%s is another tenant in %s: it stays here", placement.tenant, home)
+            return False
+        return request_drain(self._databases.registry, placement, cell)
+
+    def _send_unplaced_away(self, names: Sequence[str]) -> int:
+        """Do nothing for tenants that are placed nowhere: they were deleted while this cell was
+        away. One that is placed later is brought back."""
+        unplaced = {row.name: row for row in self._read(FIND_UNPLACED, names=list(names))}
+        if unplaced:  # it may have been created since the placements were read
+            again = read_named_placements(self._databases.registry, unplaced)
+            for one in again:
+                del unplaced[one.tenant]
+        for row in unplaced.values():
+            logger.error("%s is placed nowhere: sent away here", row.name)
+            self._set_away(row.id, row.version, away=True)
+        return len(unplaced)
 
     def _bring_back(self, placement: PlacementRow, tenant_id: int) -> bool:
         """Admit for a tenant that is placed here, unless a move is about to do so."""
@@ -164,7 +204,7 @@ def forget_placement(databases: CellDatabases, tenant: str) -> None:
         if placement is None or read_move(databases.registry, tenant) is not None:
             return
         if all(find_tenant(databases.engine(cell), tenant) is None for cell in placement.weights):
-            remove_placement(databases.registry, tenant, placement.version)
+            remove_placement(databases.registry, tenant, placement.version, age=CREATED_SECONDS)
     except StateStoreError as error:
         # A tenant of that name can be created all the same, in the same cell.
         logger.warning("the placement of %s is left in the registry: %s", tenant, error)

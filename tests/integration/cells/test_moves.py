@@ -6,13 +6,15 @@ Every step is made twice, each time by a runner that takes the move over and is 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 
 from app.scheduler.maintenance.eraser import Eraser
+from app.scheduler.maintenance.mover import Mover
 from app.scheduler.maintenance.tenant_remover import TenantRemover
 from app.tenants.suspension import delete_tenant, suspend_tenant
 from models.blobs import open_blobs
@@ -39,7 +41,7 @@ from models.jobs.ids import new_id
 from models.jobs.replay import replay_dead
 from models.jobs.submission import Submission, SubmissionGroup, TenantAway
 from models.jobs.transfer import JobRows, JobTables, put_jobs
-from models.store.errors import StateStoreError
+from models.store.errors import StateStoreError, StateStoreUnavailable
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.encryption_keys import encrypting, new_key
 from tests.support.moving_cells import (
@@ -464,6 +466,34 @@ def test_a_move_is_taken_back(cells: MovingCells) -> None:
         cancel_move(cells.registry, "acme")
 
 
+def test_a_move_is_taken_back_when_the_other_cell_is_away(
+    cells: MovingCells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tenant is not refused any longer, although nobody can tidy up there."""
+    cells.request(b=1)
+    cells.run_to(MoveStep.KEYS)
+    engine = cells.databases.engine
+
+    def away(cell: str) -> Engine:
+        if cell == B:
+            raise StateStoreUnavailable("away")
+        return engine(cell)
+
+    mover = Mover(cells.databases, "mover")
+    with monkeypatch.context() as patch:
+        patch.setattr(cells.databases, "engine", away)
+        cells.execute("UPDATE moves SET lease_expires_at = to_timestamp(0)")
+        mover.run_once(time.monotonic())
+        assert (cells.step, cells.error) == (MoveStep.KEYS, "away")
+        cells.execute("UPDATE moves SET changed_at = now() - interval '1 minute'")
+        for later in (10, 20):
+            mover.run_once(time.monotonic() + later)
+        assert cells.step is MoveStep.UNDO
+        assert not isinstance(cells.submit(A, "again"), TenantAway)
+    cells.finish()
+    assert cells.left_in(B) == {}
+
+
 def test_a_move_is_not_taken_back_once_new_jobs_go_there(cells: MovingCells) -> None:
     cells.request(b=1)
     cells.run_to(MoveStep.OPEN)
@@ -552,7 +582,7 @@ def test_a_cell_with_a_later_placement_is_not_closed(cells: MovingCells) -> None
     cells.cells[A].query(
         SET_AWAY.replace("%(tenant_id)s", str(cells.tenant_id))
         .replace("%(away)s", "false")
-        .replace("%(version)s", "1000")
+        .replace("%(version)s", str(cells.placement.version + 1000))
     )
     cells.request(b=1)
     cells.turn()
