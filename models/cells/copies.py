@@ -103,14 +103,15 @@ def read_tenants(engine: Engine, ids: Sequence[int]) -> dict[str, dict[str, list
             )
             for table in (API_KEYS, LIMITS, SCHEDULES)
         }
-    found: dict[str, dict[str, list[TextRow]]] = {}
-    for tenant in tenants:
-        of = {
-            name: [steady(name, row) for row in rows if row["tenant_id"] == tenant["id"]]
-            for name, rows in others.items()
-        }
-        found[str(tenant["name"])] = {"tenants": [steady("tenants", tenant)], **of}
-    return found
+    found: dict[str | None, dict[str, list[TextRow]]] = {
+        tenant["id"]: {"tenants": [steady("tenants", tenant)], **{name: [] for name in others}}
+        for tenant in tenants
+    }
+    for name, rows in others.items():
+        for row in rows:
+            if row["tenant_id"] in found:  # else it was created between the two statements
+                found[row["tenant_id"]][name].append(steady(name, row))
+    return {str(tenant["name"]): found[tenant["id"]] for tenant in tenants}
 
 
 def steady(table: str, row: TextRow) -> TextRow:

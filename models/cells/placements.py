@@ -18,10 +18,15 @@ COLUMNS = "tenant, version, cells, changed_at"
 READ_ALL = f"SELECT {COLUMNS} FROM placements"
 READ_CHANGED = f"{READ_ALL} WHERE changed_at > %(since)s::timestamptz - interval '{OVERLAP}'"
 READ_NAMED = f"{READ_ALL} WHERE tenant = ANY (%(tenants)s)"
-#: One that is there stays as it is, and is returned: its tenant may still have to be created.
+#: The first version is a time in microseconds, and so higher than those of an earlier tenant of the
+#: same name, which caches and cells may still know. A placement that is there keeps its cells, and
+#: is returned: its tenant may still have to be created. Its version is raised, so that nobody
+#: removes it as that of the earlier one.
 PLACE = f"""
-    INSERT INTO placements AS known (tenant, cells) VALUES (%(tenant)s, %(cells)s::jsonb)
-    ON CONFLICT (tenant) DO UPDATE SET tenant = known.tenant
+    INSERT INTO placements AS known (tenant, version, cells)
+    VALUES (%(tenant)s, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+            %(cells)s::jsonb)
+    ON CONFLICT (tenant) DO UPDATE SET version = known.version + 1, changed_at = now()
     RETURNING {COLUMNS}
 """
 #: Only the one that was read is changed.
@@ -29,7 +34,11 @@ CHANGE = """
     UPDATE placements SET cells = %(cells)s::jsonb, version = version + 1, changed_at = now()
     WHERE tenant = %(tenant)s AND version = %(version)s
 """
-REMOVE = "DELETE FROM placements WHERE tenant = %(tenant)s AND version = %(version)s"
+REMOVE = """
+    DELETE FROM placements
+    WHERE tenant = %(tenant)s AND version = %(version)s
+      AND changed_at <= now() - make_interval(secs => %(age)s)
+"""
 #: The open cells of a region, the one with the fewest tenants first.
 LEAST_USED = """
     SELECT cells.name FROM cells
@@ -88,9 +97,12 @@ def change_placement(
     return connection.exec_driver_sql(CHANGE, asked).rowcount > 0
 
 
-def remove_placement(registry: Engine, tenant: str, version: int) -> bool:
-    """Forget where a tenant lived that is gone; whether this was its current placement."""
-    return execute(registry, REMOVE, {"tenant": tenant, "version": version}) > 0
+def remove_placement(registry: Engine, tenant: str, version: int, *, age: float = 0.0) -> bool:
+    """Forget where a tenant lived that is gone; whether this was its current placement.
+
+    ``age``: only if it has not changed for so many seconds.
+    """
+    return execute(registry, REMOVE, {"tenant": tenant, "version": version, "age": age}) > 0
 
 
 def least_used_cells(registry: Engine, region: str) -> list[str]:

@@ -21,6 +21,7 @@ from models.audit import Act, record, recording
 from models.cells.away import set_away
 from models.cells.copies import CopiedTenant, install_copy, read_copy
 from models.cells.databases import CellDatabases
+from models.cells.moved_rows import put_schedules
 from models.cells.placements import PlacementRow, change_placement, read_placement, read_placements
 from models.cells.tenant_rows import find_tenant, set_share
 from models.store.errors import StateStoreError
@@ -28,13 +29,16 @@ from models.store.session import execute, transaction
 
 #: A move from or to the lost cell cannot go on. Whoever runs it finds that it is gone.
 END_MOVE = "DELETE FROM moves WHERE tenant = %(tenant)s"
-#: One that has only prepared the lost cell begins again with the other one.
+#: One that has only prepared the lost cell begins again with the other one; one that is being taken
+#: back is so without it.
 TURN_MOVES = """
     UPDATE moves
     SET wanted = (wanted - %(lost)s::text) || CASE
+            WHEN step = 'undo' THEN '{}'::jsonb
             WHEN wanted ? %(to)s::text AND (wanted->>%(to)s::text)::float8 > 0 THEN '{}'::jsonb
             ELSE jsonb_build_object(%(to)s::text, wanted->%(lost)s::text) END,
-        step = 'prepare', fence = fence + 1, lease_expires_at = to_timestamp(0),
+        step = CASE step WHEN 'undo' THEN step ELSE 'prepare' END,
+        fence = fence + 1, lease_expires_at = to_timestamp(0),
         changed_at = now(), error = ''
     WHERE (wanted->>%(lost)s::text)::float8 > 0
       AND NOT EXISTS (SELECT FROM placements AS placed
@@ -79,6 +83,7 @@ def promote_tenant(databases: CellDatabases, found: PlacementRow, lost: str, to:
         weights = replaced(placement.weights, lost, to)
         if weights.get(to, 0.0) > 0:
             install(databases.engine(to), registry, placement, weights, to)
+            put_back_schedules(databases, placement.tenant, weights, to)
         if flip(registry, placement, weights):
             divide(databases, placement, weights, without=to)
             return
@@ -128,6 +133,24 @@ def install(
             tenant_id = known[0]
             set_share(connection, tenant_id, share)
         set_away(connection, tenant_id, placement.version + 1, away=False)
+
+
+def put_back_schedules(
+    databases: CellDatabases, tenant: str, weights: Mapping[str, float], to: str
+) -> None:
+    """Let the first cell that admits have the schedules of the copy, if the lost one had them."""
+    copy = read_copy(databases.registry, tenant)
+    admitting = sorted(cell for cell, weight in weights.items() if weight > 0)
+    if copy is None or copy.cell in admitting:
+        return  # they are where they were
+    for cell in (admitting[0], to):
+        try:
+            with transaction(databases.engine(cell)) as connection:
+                put_schedules(connection, copy.rows["schedules"], "")
+            return
+        except StateStoreError:
+            if cell == to:
+                raise
 
 
 def divide(

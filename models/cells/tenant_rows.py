@@ -170,6 +170,8 @@ def write_own_rows(
     ``newer``: the tenant lives here already, so that terms are only replaced by later ones; and if
     it is gone it stays gone.
     """
+    if not rows["tenants"]:
+        raise CannotMove("the tenant is not where it was read")
     [tenant] = rows["tenants"]
     asked: dict[str, Any] = {"tenant_id": tenant["id"], "name": tenant["name"]}
     other = connection.exec_driver_sql(OTHER_TENANT, asked).first()

@@ -13,9 +13,13 @@ from app.scheduler.maintenance.placement_check import (
     TenantCopier,
     forget_placement,
 )
+from app.tenants.changes import create_tenant
+from app.tenants.terms import Change
 from models.blobs import open_blobs, payload_key
+from models.cells.away import read_away
 from models.cells.copies import install_copy, read_copy
-from models.cells.placements import read_placement
+from models.cells.placements import place_tenant, read_placement, remove_placement
+from models.cells.tenant_rows import CannotMove
 from models.jobs.submission import TenantAway
 from models.store.errors import StateStoreUnavailable
 from models.store.session import transaction
@@ -61,6 +65,60 @@ def test_a_cell_that_was_replaced_gives_what_it_has_to_the_other_one(cells: Movi
     assert cells.left_in(A) == {}
 
 
+def test_a_cell_that_nobody_empties_any_more_is_emptied(cells: MovingCells) -> None:
+    """The cell that the tenant was moving to was lost, and with it the move ended."""
+    job_id = cells.admitted(A)
+    promote(cells)
+    cells.execute('UPDATE placements SET cells = \'{"cell-a": 0, "cell-b": 1}\'')
+    check_of(cells, A).run_once(0.0)
+    assert cells.move is not None
+    cells.finish()
+    assert cells.cell_of(job_id) == B
+    assert cells.placement.weights == {B: 1.0}
+    assert cells.left_in(A) == {}
+
+
+def test_a_tenant_that_was_deleted_while_its_cell_was_away_stays_deleted(
+    cells: MovingCells,
+) -> None:
+    cells.admitted(A)
+    cells.place("other", B)
+    cells.execute("DELETE FROM placements WHERE tenant = 'acme'")
+    check = check_of(cells, A)
+    assert check.run_once(0.0) == 1
+    assert isinstance(cells.submit(A), TenantAway)
+    assert cells.cells[A].dispatch() == []
+    assert check.run_once(100.0) == 0
+    with transaction(cells.registry) as connection:
+        place_tenant(connection, "acme", {A: 1.0})
+    assert check.run_once(101.0) == 1, "an operator has placed it"
+    assert not isinstance(cells.submit(A), TenantAway)
+
+
+def test_another_tenant_of_the_same_name_is_not_mixed_with_it(cells: MovingCells) -> None:
+    """A database was added that had tenants of its own."""
+    create_tenant(cells.cells[B].engine, "acme", Change({}))
+    check_of(cells, B).run_once(0.0)
+    assert cells.move is None
+    assert [row.tenant_id for row in read_away(cells.cells[B].engine)] != [cells.tenant_id]
+    cells.request(b=1)
+    with pytest.raises(CannotMove):
+        cells.turn()
+    assert not isinstance(cells.submit(A), TenantAway)
+
+
+def test_a_cell_that_is_being_emptied_without_a_move_gets_one(cells: MovingCells) -> None:
+    """The move ended when another cell was promoted in place of one of its cells."""
+    job_id = cells.admitted(A)
+    cells.request(b=1)
+    cells.run_to(MoveStep.TRANSFER)
+    cells.execute("DELETE FROM moves")
+    assert check_of(cells, A).run_once(0.0) == 1
+    cells.finish()
+    assert cells.placement.weights == {B: 1.0}
+    assert cells.cell_of(job_id) == B
+
+
 def test_a_tenant_that_is_placed_here_again_is_admitted_for(cells: MovingCells) -> None:
     check = check_of(cells, A)
     cells.execute("UPDATE placements SET cells = '{\"cell-b\": 1}', version = 5")
@@ -103,8 +161,18 @@ def test_a_tenant_that_is_gone_is_placed_nowhere(cells: MovingCells) -> None:
     forget_placement(cells.databases, "acme")
     assert read_placement(cells.registry, "acme") is not None
     cells.cells[A].execute("DELETE FROM api_keys; DELETE FROM tenants WHERE name = 'acme'")
+    first = cells.placement
+    with transaction(cells.registry) as connection:
+        place_tenant(connection, "acme", {A: 1.0})
+    forget_placement(cells.databases, "acme")
+    assert cells.placement.version > first.version, "it is about to be created again"
+    assert not remove_placement(cells.registry, "acme", first.version)
+    cells.execute("UPDATE placements SET changed_at = changed_at - interval '1 hour'")
     forget_placement(cells.databases, "acme")
     assert read_placement(cells.registry, "acme") is None
+    with transaction(cells.registry) as connection:
+        again = place_tenant(connection, "acme", {A: 1.0})
+    assert again.version > first.version + 1, "caches would keep the earlier one's"
 
 
 def test_blobs_that_another_cell_references_are_kept(cells: MovingCells, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from app.stack.services import Running
 from models.blobs import open_blobs
 from models.cells.away import read_away
 from models.cells.intake_jobs import keep_group
-from models.cells.moves import read_move, request_move
+from models.cells.moves import cancel_move, read_move, request_move
 from models.cells.placements import change_placement, place_tenant, read_placement
 from models.cells.promotion import promote, replaced
 from models.jobs.admit import admit_group
@@ -30,6 +30,11 @@ from models.store.session import transaction
 from tests import ROOT
 from tests.support.cell_databases import TestCell, TestCells, two_cells
 from tests.support.waiting import wait_for
+
+NIGHTLY = """
+    INSERT INTO schedules (id, tenant_id, name, cron, timezone, overlap, catch_up, type, payload)
+    VALUES (%s, %s, 'nightly', '0 3 * * *', 'UTC', 'skip', 'one', 'echo', '{}')
+"""
 
 
 @pytest.fixture(scope="module")
@@ -89,13 +94,7 @@ def test_the_command_places_the_tenants_in_the_other_cell_with_terms_keys_and_sc
     cells.home.run(
         "INSERT INTO tenant_limits (tenant_id, pool, depth) VALUES (%s, 'short', 5)", tenant_id
     )
-    cells.home.run(
-        """INSERT INTO schedules (id, tenant_id, name, cron, timezone, overlap, catch_up, type,
-                                  payload)
-           VALUES (%s, %s, 'nightly', '0 3 * * *', 'UTC', 'skip', 'one', 'echo', '{}')""",
-        new_id(),
-        tenant_id,
-    )
+    cells.home.run(NIGHTLY, new_id(), tenant_id)
     copy_all(cells)
     cells.home.leave()
     done = command(cells, "cell-eu", "--to", "cell-us", "--yes")
@@ -220,9 +219,13 @@ def test_the_lost_cell_comes_back_and_its_jobs_follow_their_tenant(cells: TestCe
 
 def test_a_spread_tenant_has_the_other_cell_in_place_of_the_lost_one(cells: TestCells) -> None:
     tenant_id, _ = cells.tenant()
+    cells.home.run(NIGHTLY, new_id(), tenant_id)
     copy_all(cells)
+    known = read_placement(cells.registry, "acme")
+    assert known is not None
+    both = {"cell-eu": 3.0, "cell-us": 1.0}
     with transaction(cells.registry) as connection:
-        assert change_placement(connection, "acme", 1, {"cell-eu": 3.0, "cell-us": 1.0})
+        assert change_placement(connection, "acme", known.version, both)
     cells.host.run(
         "INSERT INTO tenants (id, name, share) OVERRIDING SYSTEM VALUE VALUES (%s, 'acme', 0.25)",
         tenant_id,
@@ -231,6 +234,7 @@ def test_a_spread_tenant_has_the_other_cell_in_place_of_the_lost_one(cells: Test
     promote(cells.databases, "cell-eu", "cell-us")
     assert weights(cells) == {"cell-us": 4.0}
     assert cells.host.rows("SELECT share FROM tenants") == [(1.0,)]
+    assert cells.host.rows("SELECT name FROM schedules") == [("nightly",)]
 
 
 def test_a_move_to_the_lost_cell_begins_again_with_the_other_one(cells: TestCells) -> None:
@@ -243,6 +247,17 @@ def test_a_move_to_the_lost_cell_begins_again_with_the_other_one(cells: TestCell
     move = read_move(cells.registry, "acme")
     assert move is not None and move.step == "prepare" and move.fence == 5
     assert move.admitting == {"cell-us": 1.0}
+
+
+def test_a_move_that_was_cancelled_is_taken_back_without_the_lost_cell(cells: TestCells) -> None:
+    cells.tenant("acme", cells.host)
+    request_move(cells.registry, "acme", {"cell-eu": 1.0})
+    cancel_move(cells.registry, "acme")
+    cells.home.leave()
+    promote(cells.databases, "cell-eu", "cell-us")
+    Mover(cells.databases, "mover", known_seconds=0.0).run_once(time.monotonic())
+    assert read_move(cells.registry, "acme") is None
+    assert weights(cells) == {"cell-us": 1.0}
 
 
 def test_a_move_from_the_lost_cell_is_over(cells: TestCells) -> None:
