@@ -230,3 +230,19 @@ def test_a_list_without_one_cell_says_which_and_is_whole_again_when_it_is_back(
     after = cells.call("GET", "/leaderboard")
     assert (after.status_code, after.get_json()) == (200, before)
     assert "Fairline-Missing-Cells" not in after.headers
+
+
+def test_a_cell_that_hangs_delays_a_list_by_two_seconds_at_most(cells: SeveralCells) -> None:
+    jobs = {cell: cells.submit(cell) for cell in NAMES}
+    with cells.databases["cell-2"].engine.connect() as connection:
+        connection.exec_driver_sql("BEGIN")
+        connection.exec_driver_sql("LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE")
+        began = time.monotonic()
+        answer = cells.call("GET", "/jobs?partial=true")
+        assert 1.0 < time.monotonic() - began < 2.5
+        connection.exec_driver_sql("ROLLBACK")
+
+    assert answer.headers["Fairline-Missing-Cells"] == "cell-2"
+    shown = {job["id"] for job in answer.get_json()["jobs"]}
+    assert shown == {jobs["cell-1"], jobs["cell-3"]}
+    assert len(cells.call("GET", "/jobs").get_json()["jobs"]) == 3
