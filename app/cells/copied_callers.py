@@ -7,6 +7,7 @@ as it was before. What was read is kept for some seconds, longer while the regis
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -17,24 +18,29 @@ from app.errors import Unauthenticated
 from app.tenants.directory import Caller, caller_of
 from app.tenants.keys import parse_authorization, same_digest
 from app.tenants.tenant import TENANT_COLUMNS
-from models.store.errors import StateStoreError
+from models.store.errors import StateStoreError, StateStoreUnavailable
 from models.store.group_commit import GroupCommit
 from models.store.session import fetch
 
+logger = logging.getLogger(__name__)
+
 KEEP_SECONDS = 5.0
+#: A registry that did not answer is not asked for so long.
+AWAY_SECONDS = 1.0
 #: Keys that are remembered; then the process begins anew.
 MOST_KEYS = 100_000
 
-#: The columns of a directory, of rows that are JSON. One look at all copies, however many keys are
-#: asked for: only a process that was started during an outage asks at all. The share of a cell is
-#: not copied.
+#: The columns of a directory, of rows that are JSON. Keys that nobody has are asked for too, so
+#: each is one look into an index. The share of a cell is not copied.
 READ_KEYS = f"""
     SELECT copy.cell, key.id AS key, key.digest, key.revoked_at IS NOT NULL AS revoked, key.scopes,
            key.expires_at, now() AS now, {TENANT_COLUMNS}
-    FROM tenant_copies AS copy,
-         jsonb_populate_recordset(NULL::api_keys, copy.rows->'api_keys') AS key,
-         jsonb_populate_record(NULL::tenants, copy.rows->'tenants'->0) AS tenant
-    WHERE key.id = ANY (%(ids)s)
+    FROM unnest(%(ids)s::text[]) AS asked (id)
+    JOIN tenant_copies AS copy
+        ON copy.rows->'api_keys' @> jsonb_build_array(jsonb_build_object('id', asked.id)),
+    jsonb_populate_recordset(NULL::api_keys, copy.rows->'api_keys') AS key,
+    jsonb_populate_record(NULL::tenants, copy.rows->'tenants'->0) AS tenant
+    WHERE key.id = asked.id
 """.replace(
     "FROM tenant_limits AS limits",
     "FROM jsonb_populate_recordset(NULL::tenant_limits, copy.rows->'tenant_limits') AS limits",
@@ -61,6 +67,8 @@ class CopiedCallers:
         self._registry = registry
         self._read_seconds = read_seconds
         self._clock = clock
+        #: Until when the registry is not asked, because it did not answer.
+        self._ask_at = 0.0
         #: By key, with the time until which it is not read again.
         self._known: dict[str, tuple[float, CopiedCaller | None]] = {}
         self._reads: GroupCommit[str, CopiedCaller | None] = GroupCommit(
@@ -93,16 +101,19 @@ class CopiedCallers:
         until, known = self._known.get(key, (0.0, None))
         if self._clock() < until:
             return known
-        try:
-            return self._reads.submit(key, self._read_seconds)
-        except StateStoreError:
-            if known is None:
-                raise
-            return known  # the registry is away too
+        if self._clock() >= self._ask_at:
+            try:
+                return self._reads.submit(key, self._read_seconds)
+            except StateStoreError as error:
+                logger.debug("the registry does not answer: %s", error)
+                self._ask_at = self._clock() + AWAY_SECONDS
+        if known is None:
+            raise StateStoreUnavailable("the registry is away too")
+        return known
 
     def _read(self, keys: Sequence[str]) -> list[CopiedCaller | None]:
         asked_at = self._clock()
-        rows: Sequence[Row[Any]] = fetch(self._registry, READ_KEYS, {"ids": list(set(keys))})
+        rows: Sequence[Row[Any]] = fetch(self._registry, READ_KEYS, {"ids": sorted(set(keys))})
         found = {row.key: CopiedCaller(caller_of(row, asked_at), row.cell) for row in rows}
         if len(self._known) >= MOST_KEYS:
             self._known.clear()

@@ -3,7 +3,8 @@
 The routes are those of a cell: who submits gets the same answers and errors. Different is where it
 goes: requests are kept in ``intake_jobs`` of a cell that is there, the *host*, with their payloads,
 however large. The tenant's rate is that of its terms, by a bucket in the host; as many of its jobs
-may wait there as in a queue.
+may wait there as in a queue, with as many bytes as it may have in the blob store. What all tenants
+may leave there is bounded too: the host's disk is that of its own tenants.
 """
 
 from __future__ import annotations
@@ -14,9 +15,16 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from app.admission import Admission
 from app.admission.depth import Depth, TenantQueue
-from app.admission.gate import HELD_SECONDS, Entered, Gate
-from app.errors import IdempotencyKeyReused
-from models.cells.intake_jobs import count_waiting, keep_group
+from app.admission.gate import (
+    DEPTH_RETRY_SECONDS,
+    HELD_SECONDS,
+    OTHERS_BYTES_PER_SECOND,
+    Entered,
+    Gate,
+)
+from app.errors import BlobBytesExceeded, CellUnavailable, IdempotencyKeyReused
+from models.cells.intake_jobs import keep_group
+from models.cells.intake_room import count_bytes, count_waiting
 from models.jobs.hand_over import IntakeRequest
 from models.jobs.submission import Admitted, IdempotencyKey, KeyReused, Submission, SubmissionGroup
 from models.store.errors import BlobError
@@ -31,6 +39,13 @@ if TYPE_CHECKING:
     from app.reads.events import Watch
     from app.tenants.tenant import TenantProfile
     from models.blobs import BlobEntry
+
+
+#: What a host keeps for other cells at most, in bytes.
+MOST_KEPT_BYTES = 20 * 10**9
+#: All of it, as one queue.
+ALL_TENANTS: TenantQueue = (0, "")
+NO_ROOM = "Your cell is not responding, and there is no room for more requests until it is back."
 
 
 @dataclass(slots=True)
@@ -88,7 +103,14 @@ class IntakeGate(Gate):
         super().__init__(engine, timeout_seconds, **limits)
         self._homes = homes
         # All rows of the tenant are counted, so not every second.
-        self._depth = Depth(engine, timeout_seconds, self._read_waiting, fresh_seconds=HELD_SECONDS)
+        self._depth = Depth(engine, timeout_seconds, self._read_jobs, fresh_seconds=HELD_SECONDS)
+        self._blobs = Depth(
+            engine,
+            timeout_seconds,
+            self._read_bytes,
+            fresh_seconds=HELD_SECONDS,
+            others_per_second=OTHERS_BYTES_PER_SECOND,
+        )
 
     def enter(
         self,
@@ -97,22 +119,52 @@ class IntakeGate(Gate):
         key: IdempotencyKey | None = None,
         blob_bytes: int = 0,
     ) -> Entered:
-        """Reserve room for the jobs. Their number bounds keys and payloads, too."""
-        entered = super().enter(tenant, submissions)
-        entered.blob_bytes = blob_bytes
+        """Reserve room for the jobs and all their bytes. Their number bounds keys, too."""
+        # A character may be more bytes, which the next reading tells.
+        size = max(blob_bytes, sum(len(item.payload) for item in submissions))
+        entered = super().enter(tenant, submissions, blob_bytes=size)
+        try:
+            if entered.blob_bytes < size:
+                error = self.too_large(tenant)
+                self.count(tenant, error, len(submissions))
+                raise error
+            if entered.reserve(self._blobs, ALL_TENANTS, size, MOST_KEPT_BYTES) < size:
+                raise CellUnavailable(NO_ROOM)
+        except BaseException:
+            self.settle(entered, joined=False)
+            raise
         return entered
+
+    def too_large(self, tenant: TenantProfile) -> BlobBytesExceeded:
+        """The error of a submission that there is no room for."""
+        return BlobBytesExceeded(
+            f"At most {self.bound(tenant, 'blob_bytes'):,.0f} bytes of your requests are kept until"
+            " your cell is back, and this would be more.",
+            retry_seconds=DEPTH_RETRY_SECONDS,
+        )
 
     def repeats(self, tenant: TenantProfile, key: IdempotencyKey | None) -> bool:
         """Never known here: a repetition that there is no room for is refused like another."""
         return False
 
+    def _read_jobs(self, engine: Engine, queues: Sequence[TenantQueue]) -> dict[TenantQueue, int]:
+        waiting = self._read_waiting(engine, queues)
+        return {queue: waiting[queue[0]][0] for queue in queues}
+
+    def _read_bytes(self, engine: Engine, queues: Sequence[TenantQueue]) -> dict[TenantQueue, int]:
+        of_tenants = [queue for queue in queues if queue != ALL_TENANTS]
+        waiting = self._read_waiting(engine, of_tenants)
+        found = {queue: waiting[queue[0]][1] for queue in of_tenants}
+        if ALL_TENANTS in queues:
+            found[ALL_TENANTS] = count_bytes(engine, MOST_KEPT_BYTES // 2)
+        return found
+
     def _read_waiting(
         self, engine: Engine, queues: Sequence[TenantQueue]
-    ) -> dict[TenantQueue, int]:
+    ) -> dict[int, tuple[int, int]]:
         tenants = sorted({tenant_id for tenant_id, _ in queues})
         names = [self._homes.name(tenant_id) for tenant_id in tenants]
-        waiting = dict(zip(tenants, count_waiting(engine, names), strict=True))
-        return {queue: waiting[queue[0]] for queue in queues}
+        return dict(zip(tenants, count_waiting(engine, names), strict=True))
 
 
 class IntakeAdmission(Admission):

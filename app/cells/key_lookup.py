@@ -2,7 +2,8 @@
 
 What is remembered only says where to send a request: the application of that cell checks the key.
 A key that no cell has is remembered for a moment, so that a flood of them is a few statements per
-second; a cell that does not answer leaves it open, and is not waited for once the key was found.
+second; a cell that does not answer leaves it open, for as long a moment, and is not waited for once
+the key was found.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ class KeyLookup:
         self._known: dict[str, FoundKey] = {}
         #: Keys that do not exist, and until when that is assumed; oldest first.
         self._unknown: dict[str, float] = {}
+        #: Keys that only a cell that does not answer may know.
+        self._unresolved: dict[str, float] = {}
         self._questions: GroupCommit[str, KeyAnswers] = GroupCommit(self._ask, name="keys of cells")
 
     def find(self, authorization: str) -> FoundKey | None:
@@ -111,6 +114,8 @@ class KeyLookup:
     def _find_id(self, key: str, digest: bytes | None = None) -> FoundKey | None:
         known = self._known.get(key)
         if known is None and self._clock() >= self._unknown.get(key, -math.inf):
+            if self._clock() < self._unresolved.get(key, -math.inf):
+                raise CellUnavailable
             answers = self._questions.submit(key, self._seconds + 0.2)
             # Ids are random: two cells may have given out the same.
             fitting = [one for one in answers.found if digest in (None, one.digest)]
@@ -158,8 +163,8 @@ class KeyLookup:
         for cell in failed - {""}:
             self._cells.suspect(cell)
         complete = not failed and asked.keys() >= set(self._cells.cell_names())
-        if complete:
-            self._remember_unknown([key for key in keys if not found[key]])
+        missing = [key for key in keys if not found[key]]
+        self._remember(self._unknown if complete else self._unresolved, missing)
         return [KeyAnswers(tuple(found[key]), complete) for key in keys]
 
     def _directories(self) -> dict[str, Directory]:
@@ -170,13 +175,13 @@ class KeyLookup:
             apps[""] = self._cells.home
         return {name: app.extensions["fairline"].tenants.directory for name, app in apps.items()}
 
-    def _remember_unknown(self, keys: Sequence[str]) -> None:
+    def _remember(self, kept: dict[str, float], keys: Sequence[str]) -> None:
         until = self._clock() + UNKNOWN_SECONDS
         for key in keys:
-            self._unknown.pop(key, None)
-            self._unknown[key] = until
-        while len(self._unknown) > MOST_UNKNOWN:
-            del self._unknown[next(iter(self._unknown))]
+            kept.pop(key, None)
+            kept[key] = until
+        while len(kept) > MOST_UNKNOWN:
+            del kept[next(iter(kept))]
 
 
 def look_up(

@@ -114,6 +114,9 @@ def upgrade() -> None:
             rows jsonb NOT NULL,
             copied_at timestamptz NOT NULL DEFAULT now()
         ) WITH (fillfactor = 70)""")
+    op.execute("""
+        CREATE INDEX tenant_copies_keys ON tenant_copies
+        USING gin ((rows->'api_keys') jsonb_path_ops)""")
     create_tables_of_cells()
     op.execute("""
         ALTER TABLE tenants ADD COLUMN share double precision NOT NULL DEFAULT 1
@@ -141,6 +144,7 @@ def create_tables_of_cells() -> None:
             id uuid PRIMARY KEY,
             job_ids uuid[] NOT NULL,
             tenant text NOT NULL,
+            tenant_id bigint NOT NULL,
             cell text NOT NULL,
             key text,
             digest bytea,

@@ -32,8 +32,11 @@ from models.leadership import STILL_LEADER
 from models.store.arrays import plain_array, text_array
 from models.store.session import connect, execute, fetch
 
-#: Jobs that are handed over together, unless one request has more.
+#: Jobs that are handed over together, and the bytes of their bodies, unless one request has more.
 MOST_JOBS = 500
+MOST_BYTES = 16 * 1_048_576
+#: Before all others.
+NIL_ID = "00000000-0000-0000-0000-000000000000"
 #: Fields of a submission that are times.
 TIMES = ("execute_at", "not_after")
 
@@ -42,11 +45,11 @@ COLUMNS = """kept.id::text AS id, kept.job_ids::text[] AS job_ids, kept.tenant, 
              kept.handed_over_at, kept.alias_of::text[] AS alias_of"""
 #: A conflict is a key that was used before, or our own row. In one order, as keys are locked.
 KEEP = """
-    INSERT INTO intake_jobs (id, job_ids, tenant, cell, key, digest, body)
-    SELECT id, job_ids::uuid[], tenant, cell, key, digest, body
-    FROM unnest(%(ids)s::uuid[], %(job_ids)s::text[], %(tenants)s::text[], %(cells)s::text[],
-                %(keys)s::text[], %(digests)s::bytea[], %(bodies)s::text[])
-        AS new (id, job_ids, tenant, cell, key, digest, body)
+    INSERT INTO intake_jobs (id, job_ids, tenant, tenant_id, cell, key, digest, body)
+    SELECT id, job_ids::uuid[], tenant, tenant_id, cell, key, digest, body
+    FROM unnest(%(ids)s::uuid[], %(job_ids)s::text[], %(tenants)s::text[], %(tenant_ids)s::bigint[],
+                %(cells)s::text[], %(keys)s::text[], %(digests)s::bytea[], %(bodies)s::text[])
+        AS new (id, job_ids, tenant, tenant_id, cell, key, digest, body)
     ORDER BY tenant, key, id
     ON CONFLICT DO NOTHING
     RETURNING id::text AS id
@@ -74,12 +77,6 @@ CANCEL = """
                          ELSE cancelled || %(job_id)s::uuid END
     WHERE id = %(id)s::uuid AND handed_over_at IS NULL
 """
-COUNT_WAITING = """
-    SELECT asked.place, (SELECT coalesce(sum(cardinality(kept.job_ids)), 0)
-                         FROM intake_jobs AS kept
-                         WHERE kept.tenant = asked.tenant AND alias_of IS NULL)::bigint AS jobs
-    FROM unnest(%(places)s::int[], %(tenants)s::text[]) AS asked (place, tenant)
-"""
 #: One look into the index for each tenant, however many rows it has.
 TENANTS = """
     WITH RECURSIVE walk AS (
@@ -93,20 +90,26 @@ TENANTS = """
     WHERE EXISTS (SELECT FROM intake_jobs AS kept
                   WHERE kept.tenant = walk.tenant AND kept.alias_of IS NULL)
 """
-#: The oldest, as many as fit, whether or not an earlier leader began with them. A cancellation
-#: that is being written is waited for, and returned.
+#: The next ones, as many as fit, whether or not an earlier leader began with them.
+NEXT = f"""
+    SELECT id::text AS id, tenant_id, cell, key, handed_over_at IS NOT NULL AS begun
+    FROM (SELECT waiting.*, sum(cardinality(job_ids)) OVER (ORDER BY id) AS jobs,
+                 sum(bytes) OVER (ORDER BY id) AS all_bytes,
+                 row_number() OVER (ORDER BY id) AS place
+          FROM (SELECT id, job_ids, tenant_id, cell, key, handed_over_at,
+                       octet_length(body) AS bytes
+                FROM intake_jobs
+                WHERE tenant = %(tenant)s AND alias_of IS NULL AND id > %(after)s::uuid
+                ORDER BY id LIMIT {MOST_JOBS}) AS waiting) AS next
+    WHERE place = 1 OR (jobs <= {MOST_JOBS} AND all_bytes <= {MOST_BYTES})
+    ORDER BY next.id
+"""
+#: A cancellation that is being written is waited for, and returned.
 BEGIN = f"""
-    WITH oldest AS (
-        SELECT id, sum(cardinality(job_ids)) OVER (ORDER BY id) AS jobs,
-               row_number() OVER (ORDER BY id) AS place
-        FROM (SELECT id, job_ids FROM intake_jobs
-              WHERE tenant = %(tenant)s AND alias_of IS NULL
-              ORDER BY id LIMIT {MOST_JOBS}) AS waiting
-    )
-    UPDATE intake_jobs AS kept SET handed_over_at = coalesce(kept.handed_over_at, now())
-    FROM oldest
-    WHERE kept.id = oldest.id AND (oldest.jobs <= {MOST_JOBS} OR oldest.place = 1)
-      AND kept.alias_of IS NULL AND {STILL_LEADER}
+    UPDATE intake_jobs AS kept
+    SET handed_over_at = coalesce(kept.handed_over_at, now()), cell = chosen.cell
+    FROM unnest(%(ids)s::uuid[], %(cells)s::text[]) AS chosen (id, cell)
+    WHERE kept.id = chosen.id AND kept.alias_of IS NULL AND {STILL_LEADER}
     RETURNING {COLUMNS}, kept.key
 """
 REMOVE = "DELETE FROM intake_jobs WHERE id = ANY (%(ids)s::uuid[]) AND alias_of IS NULL"
@@ -121,6 +124,17 @@ RETIRE = f"""
     WHERE alias_of IS NOT NULL AND {STILL_LEADER}
       AND handed_over_at < now() - make_interval(secs => %(seconds)s)
 """
+
+
+class WaitingRow(NamedTuple):
+    """A row to be handed over, without its body."""
+
+    id: str
+    tenant_id: int
+    #: The cell that it is for; that may have it, if its handing over has begun.
+    cell: str
+    key: str | None
+    begun: bool
 
 
 class KeptRow(NamedTuple):
@@ -196,6 +210,7 @@ def parameters_of(group: Sequence[IntakeRequest]) -> dict[str, str]:
         "ids": plain_array(one.id for one in group),
         "job_ids": text_array(plain_array(item.id for item in one.submissions) for one in group),
         "tenants": text_array(one.tenant for one in group),
+        "tenant_ids": plain_array(one.tenant_id for one in group),
         "cells": text_array(one.cell for one in group),
         "keys": text_array(None if one.key is None else one.key.text for one in group),
         "digests": text_array(digests),
@@ -270,24 +285,24 @@ def cancel_kept(engine: Engine, row: KeptRow, job_id: str) -> bool:
     return execute(engine, CANCEL, {"id": row.id, "job_id": job_id}) > 0
 
 
-def count_waiting(engine: Engine, tenants: Sequence[str]) -> list[int]:
-    """How many jobs of each of these tenants have been taken in and not been handed over."""
-    asked = {"places": plain_array(range(len(tenants))), "tenants": text_array(tenants)}
-    found = {row.place: int(row.jobs) for row in fetch(engine, COUNT_WAITING, asked)}
-    return [found[place] for place in range(len(tenants))]
-
-
 def waiting_tenants(engine: Engine) -> list[str]:
     """The tenants that have rows to be handed over."""
     return [row.tenant for row in fetch(engine, TENANTS)]
 
 
+def next_waiting(engine: Engine, tenant: str, after: str = NIL_ID) -> list[WaitingRow]:
+    """The tenant's oldest rows, of those after this one: as many as are handed over together."""
+    rows = fetch(engine, NEXT, {"tenant": tenant, "after": after})
+    return [WaitingRow._make(row) for row in rows]
+
+
 def begin_handing_over(
-    engine: Engine, tenant: str, epoch: int | None
+    engine: Engine, cells: Mapping[str, str], epoch: int | None
 ) -> list[tuple[KeptRow, str | None]]:
-    """The tenant's oldest rows, each with its idempotency key: nobody cancels their jobs here any
-    more. None if this process does not lead."""
-    rows = fetch(engine, BEGIN, {"tenant": tenant, "epoch": epoch})
+    """Rows that are to be handed over to these cells, each with its idempotency key: nobody cancels
+    their jobs here any more. None if this process does not lead."""
+    asked = {"ids": plain_array(cells), "cells": text_array(cells.values()), "epoch": epoch}
+    rows = fetch(engine, BEGIN, asked)
     return sorted((kept_row(row), row.key) for row in rows)
 
 

@@ -13,7 +13,7 @@ reason. For a tenant that is away nothing is inserted (`JobsOfAwayTenants`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -39,7 +39,7 @@ from models.jobs.submission import (
     SubmissionGroup,
 )
 from models.store.arrays import moment_array, plain_array, text_array
-from models.store.session import execute, transaction
+from models.store.session import execute, fetch, transaction
 
 #: Of a job whose key stands for another request.
 REUSED = (
@@ -52,6 +52,9 @@ MARK = """
     ORDER BY mark
     ON CONFLICT DO NOTHING
     RETURNING mark
+"""
+FIND_MARKS = """
+    SELECT right(mark, 36) AS id FROM transfer_marks WHERE mark = ANY (%(marks)s::text[])
 """
 RETIRE_MARKS = """
     DELETE FROM transfer_marks
@@ -163,6 +166,12 @@ def hand_over(engine: Engine, host: str, requests: Sequence[IntakeRequest]) -> l
                 ids = first.ids if isinstance(first, Admitted) and first.repeated else ()
                 done.append(HandedOver(one, fresh=False, first_ids=ids))
     return done
+
+
+def handed_over(engine: Engine, host: str, ids: Collection[str]) -> set[str]:
+    """Those of these requests that a cell has, or had, by the ids of their first jobs."""
+    marks = text_array(f"{prefix_of(host)}{request_id}" for request_id in ids)
+    return {row.id for row in fetch(engine, FIND_MARKS, {"marks": marks})}
 
 
 def retire_marks(engine: Engine, host: str, seconds: float) -> int:

@@ -85,6 +85,15 @@ class TenantCopy(Base, table="tenant_copies", fillfactor=70):
     rows: Mapped[Any] = mapped_column(JSONB)
     copied_at: Mapped[Now]
 
+    __table_args__ = (
+        # To find the tenant of a key.
+        Index(
+            "tenant_copies_keys",
+            text("(rows->'api_keys') jsonb_path_ops"),
+            postgresql_using="gin",
+        ),
+    )
+
 
 class AwayTenant(Base, table="away_tenants"):
     """A tenant whose placement changed: what this cell admits for it; see ``models.cells.away``."""
@@ -115,7 +124,9 @@ class IntakeJob(Base, table="intake_jobs"):
     #: Of all its jobs, in the order of the request.
     job_ids: Mapped[list[str]] = mapped_column(ARRAY(Uuid(as_uuid=False)))
     tenant: Mapped[str]
-    #: The cell that it is for.
+    #: Not that of another tenant that had the same name.
+    tenant_id: Mapped[int]
+    #: The cell that it is for; once its handing over began, the one that may have it.
     cell: Mapped[str]
     #: The idempotency key, and the digest of the request that came with it.
     key: Mapped[str | None]

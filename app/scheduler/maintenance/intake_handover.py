@@ -4,10 +4,13 @@ For each tenant with such requests, a bounded batch at a time, oldest first, to 
 placement says now: its cell is back, or it has moved, or another one was promoted. Of each line the
 question is what happens if the process dies there:
 
-* before the rows are marked as begun: nothing has happened;
+* before the rows are marked as begun, with the cell that they go to: nothing has happened;
 * then: the next leader takes the same rows up, and finds whether their cell has them
   (`models.jobs.hand_over` marks them there, in the transaction that inserts the jobs);
 * after their cell has them: they are deleted here by whoever finds that.
+
+A request whose handing over began stays with the cell that it was begun with, as that may have it,
+until it is known that that has not got it, or is no cell of the tenant's any more.
 
 So two of them at once, or one that wakes up late, do no harm. Whoever submitted has a 202, so the
 limits of queues do not count again. A suspended tenant's jobs wait in its cell; those of a tenant
@@ -18,7 +21,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Engine, Row
@@ -30,18 +33,28 @@ from models.blobs import BlobError, BlobStore, payload_key
 from models.cells.copies import read_copy
 from models.cells.databases import CellDatabases, UnknownCell
 from models.cells.intake_jobs import (
+    NIL_ID,
+    WaitingRow,
     begin_handing_over,
     keep_alias,
+    next_waiting,
     remove_handed_over,
     remove_of_tenant,
     request_of,
     retire_aliases,
     waiting_tenants,
 )
-from models.cells.placements import read_placement
+from models.cells.placements import read_named_placements
 from models.encryption.key_ring import DecryptionError
 from models.jobs.admit import JobsOfAwayTenants
-from models.jobs.hand_over import HandedOver, IntakeRequest, NotYet, hand_over, retire_marks
+from models.jobs.hand_over import (
+    HandedOver,
+    IntakeRequest,
+    NotYet,
+    hand_over,
+    handed_over,
+    retire_marks,
+)
 from models.leadership import Leader
 from models.store.errors import StateStoreError
 from models.store.session import fetch
@@ -83,31 +96,35 @@ class IntakeHandover(RoleQueries):
         #: Cells that did not answer, and when to ask them again.
         self._ask_at: dict[str, float] = {}
         self._retire_at = 0.0
+        #: Where a turn ended for lack of time: the tenant, and the row of each tenant.
+        self._tenant = ""
+        self._after: dict[str, str] = {}
 
     def run_once(self, now: float) -> int:
         """Hand over what is possible; how many requests."""
-        tenants, done, until = waiting_tenants(self._engine), 0, now + TURN_SECONDS
+        tenants, done, until = waiting_tenants(self._engine), 0, time.monotonic() + TURN_SECONDS
         if not tenants and now >= self._retire_at:
             self._retire()
             self._retire_at = now + RETIRE_SECONDS
-        for tenant in tenants:
-            done += self._hand_over_all(tenant, until)
+        rows = read_named_placements(self._databases.registry, tenants) if tenants else []
+        placements = {row.tenant: Placement(row.version, row.weights) for row in rows}
+        # First those that the last turn had no time for.
+        tenants.sort(key=lambda tenant: (tenant < self._tenant, tenant))
+        for place, tenant in enumerate(tenants):
+            self._tenant = tenant
+            if place and time.monotonic() >= until:
+                return done
+            try:
+                done += self._hand_over_all(tenant, placements.get(tenant), until)
+            except Exception:  # the other tenants must not suffer from it
+                logger.exception("requests of %s cannot be handed over", tenant)
+        self._tenant = ""
         return done
 
-    def _hand_over_all(self, tenant: str, until: float) -> int:
-        """A tenant's requests; at least one batch."""
-        done = 0
-        while handed := self._one_batch(tenant):
-            done += handed
-            if time.monotonic() >= until:
-                break
-        return done
-
-    def _one_batch(self, tenant: str) -> int:
-        row = read_placement(self._databases.registry, tenant)
-        if row is None:
+    def _hand_over_all(self, tenant: str, placement: Placement | None, until: float) -> int:
+        """A tenant's requests; at least one batch. Those that cannot be handed over are passed."""
+        if placement is None:
             return self._forget_tenant(tenant)
-        placement = Placement(row.version, row.weights)
         # All of them: which one a request is for depends on its key.
         targets = {cell: self._reach(cell, tenant) for cell in placement.admitting}
         there = {cell: found for cell, found in targets.items() if found is not None}
@@ -115,15 +132,63 @@ class IntakeHandover(RoleQueries):
             return 0
         if any(found.deleted for found in there.values()):
             return remove_of_tenant(self._engine, tenant)
-        requests = self._begin(tenant, next(iter(there.values())).id)
+        tenant_id, done = next(iter(there.values())).id, 0
+        while rows := next_waiting(self._engine, tenant, self._after.pop(tenant, NIL_ID)):
+            self._after[tenant] = rows[-1].id
+            done += self._one_batch(rows, tenant_id, placement, there)
+            if time.monotonic() >= until:
+                break
+        return done
+
+    def _one_batch(
+        self,
+        rows: Sequence[WaitingRow],
+        tenant_id: int,
+        placement: Placement,
+        there: Collection[str],
+    ) -> int:
+        others = [row.id for row in rows if row.tenant_id != tenant_id]
+        if others:
+            logger.warning("%d requests were of a deleted tenant of this name", len(others))
+            remove_handed_over(self._engine, others)
+        own = [row for row in rows if row.tenant_id == tenant_id]
+        chosen = self._choose(own, placement, there)
         batches: dict[str, list[IntakeRequest]] = {}
-        for request in requests:
-            batches.setdefault(cell_of(placement, request), []).append(request)
+        for request in self._begin(chosen, tenant_id):
+            batches.setdefault(chosen[request.id], []).append(request)
         return sum(
             self._hand_over(cell, placed(batch, placement.version))
             for cell, batch in batches.items()
-            if cell in there
         )
+
+    def _choose(
+        self, rows: Sequence[WaitingRow], placement: Placement, there: Collection[str]
+    ) -> dict[str, str]:
+        """The cells that requests go to, by request; without those that have to wait."""
+        chosen = {row.id: cell_of(placement, row) for row in rows}
+        found: dict[str, str] = {}
+        begun: dict[str, set[str]] = {}
+        for row in rows:
+            if row.begun and row.cell != chosen[row.id]:
+                begun.setdefault(row.cell, set()).add(row.id)
+        for cell, ids in begun.items():
+            known = self._known_in(cell, ids)
+            if known is not None:
+                found.update(dict.fromkeys(known, cell))
+            elif cell in placement.weights:  # else it is lost, and another one was promoted
+                chosen = {one: target for one, target in chosen.items() if one not in ids}
+        return {one: cell for one, cell in chosen.items() if cell in there} | found
+
+    def _known_in(self, cell: str, ids: Collection[str]) -> set[str] | None:
+        """Those of these requests that a cell has already; None if it does not answer."""
+        if time.monotonic() < self._ask_at.get(cell, 0.0):
+            return None
+        try:
+            return handed_over(self._databases.engine(cell), self._host, ids)
+        except (StateStoreError, UnknownCell) as error:
+            logger.debug("%s does not say what it has: %s", cell, error)
+            self._put_off(cell)
+            return None
 
     def _forget_tenant(self, tenant: str) -> int:
         """Delete the requests of a tenant that is deleted: the registry knows nothing of it."""
@@ -149,23 +214,17 @@ class IntakeHandover(RoleQueries):
     def _put_off(self, cell: str) -> None:
         self._ask_at[cell] = time.monotonic() + AWAY_SECONDS
 
-    def _begin(self, tenant: str, tenant_id: int) -> list[IntakeRequest]:
-        """The next requests. From here on nobody cancels them here."""
+    def _begin(self, cells: Mapping[str, str], tenant_id: int) -> list[IntakeRequest]:
+        """The requests that go to these cells. From here on nobody cancels them here."""
         found: list[IntakeRequest] = []
-        others: list[str] = []
-        for row, key in begin_handing_over(self._engine, tenant, self._leader.epoch):
+        for row, key in begin_handing_over(self._engine, cells, self._leader.epoch):
             try:
                 request = request_of(row, tenant_id, key)
             except DecryptionError as error:
-                logger.error("a request of %s cannot be handed over: %s", tenant, error)
+                logger.error("a request of %s cannot be handed over: %s", row.tenant, error)
                 continue
-            if request is None:
-                others.append(row.id)
-            else:
+            if request is not None:
                 found.append(request)
-        if others:
-            logger.warning("%d requests were of a deleted tenant %s", len(others), tenant)
-            remove_handed_over(self._engine, others)
         return found
 
     def _hand_over(self, cell: str, requests: Sequence[IntakeRequest]) -> int:
@@ -230,10 +289,11 @@ class IntakeHandover(RoleQueries):
                 logger.debug("%s keeps its marks: %s", cell, error)
 
 
-def cell_of(placement: Placement, request: IntakeRequest) -> str:
+def cell_of(placement: Placement, row: WaitingRow) -> str:
     """The cell that a request is for: with a key always the same, as the router chooses it."""
-    token = request.id if request.key is None else request.key.text
-    return placement.choose(token.encode())
+    if row.key is None and row.begun and row.cell in placement.admitting:
+        return row.cell  # whoever began with it may still be about to insert it there
+    return placement.choose((row.id if row.key is None else row.key).encode())
 
 
 def placed(requests: Sequence[IntakeRequest], version: int) -> list[IntakeRequest]:

@@ -30,7 +30,7 @@ from models.cells.intake_jobs import (
     request_of,
     waiting_tenants,
 )
-from models.cells.placements import change_placement
+from models.cells.placements import change_placement, read_placement
 from models.encryption.key_ring import PREFIX
 from models.jobs.admit import admit_group
 from models.jobs.hand_over import IntakeRequest, hand_over
@@ -76,6 +76,25 @@ def request(
     items = tuple(Submission(id=new_id(), tenant_id=tenant_id, **values) for _ in range(jobs))  # type: ignore[arg-type]
     given = None if key is None else IdempotencyKey(key, digest)
     return IntakeRequest("acme", "cell-eu", items, given)
+
+
+def begin(cells: TestCells, one: IntakeRequest, cell: str = "cell-eu") -> bool:
+    """Begin as a leader does that dies then."""
+    return bool(begin_handing_over(cells.host.engine, {one.id: cell}, cells.host.leader.epoch))
+
+
+def spread(cells: TestCells, tenant_id: int, weights: dict[str, float]) -> None:
+    """As a move would: the tenant is in the other cell too, with the same id."""
+    cells.host.run(
+        "INSERT INTO tenants (id, name) OVERRIDING SYSTEM VALUE VALUES (%s, 'acme')", tenant_id
+    )
+    known = read_placement(cells.registry, "acme")
+    assert known is not None
+    version = known.version + 1
+    with transaction(cells.registry) as connection:
+        assert change_placement(connection, "acme", known.version, weights)
+    for cell in (cells.home, cells.host):
+        (open_tenant if weights.get(cell.name) else close_tenant)(cell.engine, tenant_id, version)
 
 
 def statuses(cell: TestCell) -> dict[str, str]:
@@ -143,7 +162,7 @@ def test_whoever_dies_before_the_cell_has_them_leaves_them_to_the_next(
     tenant_id, _ = cells.tenant()
     one = request(tenant_id)
     keep_group(cells.host.engine, [one])
-    assert begin_handing_over(cells.host.engine, "acme", cells.host.leader.epoch)
+    assert begin(cells, one)
     assert handover(cells, tmp_path).run_once(time.monotonic()) == 1
     assert statuses(cells.home) == {one.id: "queued"}
     assert kept(cells) == []
@@ -155,7 +174,7 @@ def test_whoever_dies_after_the_cell_has_them_inserts_nothing_again_even_if_the_
     tenant_id, _ = cells.tenant()
     one = request(tenant_id)
     keep_group(cells.host.engine, [one])
-    begin_handing_over(cells.host.engine, "acme", cells.host.leader.epoch)
+    begin(cells, one)
     [done] = hand_over(cells.home.engine, cells.host.name, [one])
     assert done.fresh
     cells.home.run("DELETE FROM jobs")  # it has ended, and was retired
@@ -166,8 +185,9 @@ def test_whoever_dies_after_the_cell_has_them_inserts_nothing_again_even_if_the_
 
 def test_only_a_leader_begins(cells: TestCells) -> None:
     tenant_id, _ = cells.tenant()
-    keep_group(cells.host.engine, [request(tenant_id)])
-    assert begin_handing_over(cells.host.engine, "acme", 1) == []
+    one = request(tenant_id)
+    keep_group(cells.host.engine, [one])
+    assert begin_handing_over(cells.host.engine, {one.id: "cell-eu"}, 1) == []
 
 
 def test_a_key_of_before_the_outage_with_the_same_request_is_an_alias(
@@ -253,7 +273,7 @@ def test_cancelled_jobs_are_cancelled_in_their_cell_and_later_cancellations_are_
     row = find_kept(cells.host.engine, [goes])[goes]
     assert cancel_kept(cells.host.engine, row, goes)
     assert cancel_kept(cells.host.engine, row, goes)
-    begin_handing_over(cells.host.engine, "acme", cells.host.leader.epoch)
+    begin(cells, batch)
     assert not cancel_kept(cells.host.engine, row, stays)
     handover(cells, tmp_path).run_once(time.monotonic())
     assert statuses(cells.home) == {stays: "queued", goes: "cancelled"}
@@ -269,13 +289,7 @@ def test_requests_follow_a_tenant_that_was_moved_meanwhile(
     role = handover(cells, tmp_path)
     assert role.run_once(time.monotonic()) == 0
     assert statuses(cells.home) == {} and kept(cells) == [one.id]
-    # As a move would: the tenant is in the other cell, with the same id.
-    cells.host.run(
-        "INSERT INTO tenants (id, name) OVERRIDING SYSTEM VALUE VALUES (%s, 'acme')", tenant_id
-    )
-    with transaction(cells.registry) as connection:
-        assert change_placement(connection, "acme", 1, {"cell-us": 1.0})
-    open_tenant(cells.host.engine, tenant_id, 2)
+    spread(cells, tenant_id, {"cell-us": 1.0})
     assert role.run_once(time.monotonic()) == 1
     assert statuses(cells.home) == {}
     assert statuses(cells.host) == {one.id: "queued"}
