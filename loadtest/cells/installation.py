@@ -12,11 +12,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+import psutil
 from sqlalchemy import Engine
 
 from app.stack.postgres import DATABASE, EmbeddedPostgres
@@ -27,6 +28,7 @@ from app.stack.spec import PROJECT_ROOT
 from app.tenants.changes import create_tenant, issue_key
 from app.tenants.terms import Change
 from loadtest.chaos.witness import VARIABLE
+from loadtest.figures import family
 from loadtest.fleet import (
     QUEUE_TYPE,
     Fleet,
@@ -127,10 +129,30 @@ class Cell:
         self.fleet.kill("scheduler")
         self.start_scheduler()
 
+    def signal_database(self, number: signal.Signals) -> None:
+        """Send a signal to all processes of its PostgreSQL."""
+        for process in list(family([child.pid for child in self.postgres.children])):
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+    def kill_database(self) -> None:
+        """Kill its PostgreSQL, all processes at once."""
+        self.signal_database(signal.SIGKILL)
+        self.postgres.kill()
+
+    @contextmanager
+    def frozen_database(self) -> Iterator[None]:
+        """Its PostgreSQL neither answers nor refuses."""
+        self.signal_database(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.signal_database(signal.SIGCONT)
+
     def kill(self) -> None:
         """Kill everything of it, as the loss of its region would."""
         self.fleet.kill(*self.fleet.children)
-        self.postgres.kill()
+        self.kill_database()
         self.fleet.rabbitmq.kill()
 
     def restart_others(self) -> None:

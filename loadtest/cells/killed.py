@@ -1,7 +1,7 @@
 """One cell is killed under load: its tenants get a quick 503, those of the other notice nothing.
 
 The cell's PostgreSQL is killed with SIGKILL, all its processes at once, stays away for a while and
-is started again.
+is started again. Then it is frozen: it neither answers nor refuses, which is worse for who waits.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from loadtest.cells.clients import Clients, Sent, p99_ms
@@ -32,15 +33,19 @@ TENANTS = 6
 class Plan:
     per_second: float
     before_seconds: float
+    #: Killed, and frozen for as long.
     away_seconds: float
+    #: After each of them.
     after_seconds: float
 
 
 PLANS = {
-    Size.FULL: Plan(80.0, 60.0, 60.0, 30.0),
-    Size.QUICK: Plan(50.0, 15.0, 20.0, 10.0),
+    Size.FULL: Plan(80.0, 60.0, 60.0, 20.0),
+    Size.QUICK: Plan(50.0, 15.0, 15.0, 10.0),
     Size.MINI: Plan(20.0, 3.0, 4.0, 3.0),
 }
+#: Stretches in which the cell does not answer.
+AWAY = ("killed", "frozen")
 
 
 def run(run: Run) -> Report:
@@ -57,13 +62,18 @@ def run(run: Run) -> Report:
             run.wait("warming up", plan.before_seconds / 3)
             began = time.time()
             run.wait("both cells there", plan.before_seconds)
-            killed = time.time()
-            dying.postgres.kill()
+            moments = [time.time()]
+            dying.kill_database()
             run.wait("one cell killed", plan.away_seconds)
-            back = time.time()
+            moments.append(time.time())
             dying.restart_database()
             run.wait("it is back", plan.after_seconds)
-        ended = time.time()
+            moments.append(time.time())
+            with dying.frozen_database():
+                run.wait("one cell frozen", plan.away_seconds)
+                moments.append(time.time())
+            run.wait("it is back", plan.after_seconds)
+            moments.append(time.time())
         settle(made.cells.values())
         faults = judge(list(made.cells.values()), clients.accepted, made.witness)
         # A run whose cell died under it is repeated: that is what leases are for.
@@ -71,13 +81,15 @@ def run(run: Run) -> Report:
         # What was committed without an answer is nobody's to count.
         faults.pop("admitted twice")
     names = [each.name for each in others], [each.name for each in victims]
-    stretches = {"before": (began, killed), "away": (killed, back), "after": (back, ended)}
+    titles = ("before", "killed", "back", "frozen", "back again")
+    stretches = dict(zip(titles, pairwise([began, *moments]), strict=True))
     found = {
         (side, stretch): clients.of(who, *between)
         for side, who in zip(("others", "victims"), names, strict=True)
         for stretch, between in stretches.items()
     }
-    draw(run.folder / "latency.png", clients.sent, set(names[0]), began, (killed, back))
+    away = [stretches[name] for name in AWAY]
+    draw(run.folder / "latency.png", clients.sent, set(names[0]), began, away)
     return report(plan, found, faults, clients)
 
 
@@ -92,10 +104,10 @@ def report(
     faults: dict[str, list[str]],
     clients: Clients,
 ) -> Report:
-    before, away = found["others", "before"], found["others", "away"]
-    ratio = p99_ms(away) / max(1.0, p99_ms(before))
-    refused = refusals(found["victims", "away"])
-    accepted = [one for one in found["victims", "away"] if one.status == 202]
+    before = p99_ms(found["others", "before"])
+    during = {name: p99_ms(found["others", name]) for name in AWAY}
+    refused = {name: refusals(found["victims", name]) for name in AWAY}
+    slowest = {name: max(each, default=99.0) for name, each in refused.items()}
     lines = [
         (
             f"{side}, {stretch}",
@@ -112,21 +124,28 @@ def report(
         name="cells-killed",
         title=TITLE,
         findings=[
-            f"With one of two cells killed, the p99 of the other tenants is {p99_ms(away):.0f} ms"
-            f" instead of {p99_ms(before):.0f} ms; the dead cell's callers got"
-            f" {len(refused):,} times 503, in {max(refused, default=0.0):.2f} s at most"
-            f" and {percentile(refused, 0.5) * 1000:.0f} ms in the middle."
+            f"With one of two cells killed, the p99 of the other tenants is {during['killed']:.0f}"
+            f" ms instead of {before:.0f} ms, with its PostgreSQL frozen {during['frozen']:.0f} ms."
+            f" The callers of that cell get 503 in {slowest['killed']:.2f} s and"
+            f" {slowest['frozen']:.2f} s at most,"
+            f" {percentile(refused['frozen'], 0.5) * 1000:.0f} ms in the middle."
         ],
         pictures=[Picture("latency.png", "Latency of submissions while a cell is killed")],
         tables=[Table("Submissions", headings, lines)],
         bars=[
-            at_most("p99 of other tenants, of what it was", ratio, MOST_P99, " x"),
-            at_most("other tenants' refused submissions", len(refusals(away))),
+            *(
+                at_most(
+                    f"p99 of other tenants, of what it was: {name}", p99 / max(1.0, before), MOST_P99, " x"
+                )
+                for name, p99 in during.items()
+            ),
             at_most(
-                "slowest 503 to the dead cell's tenants",
-                max(refused, default=99.0),
-                REFUSAL_SECONDS,
-                " s",
+                "other tenants' refused submissions",
+                sum(len(refusals(found["others", name])) for name in AWAY),
+            ),
+            *(
+                at_most(f"slowest 503 to the cell's tenants: {name}", most, REFUSAL_SECONDS, " s")
+                for name, most in slowest.items()
             ),
             at_most("answers other than 202 and 503", len(clients.strange)),
             at_most("requests without an answer", clients.unanswered),
@@ -138,9 +157,7 @@ def report(
             ),
         ],
         notes=[
-            f"{plan.per_second:g} submissions per second of {2 * TENANTS} tenants, each sent once."
-            f" {len(accepted):,} submissions of the dead cell's tenants were accepted in the moment"
-            " before it was gone.",
+            f"{plan.per_second:g} submissions per second of {2 * TENANTS} tenants, each sent once.",
             *fault_notes(faults),
             *clients.strange[:3],
         ],
@@ -149,7 +166,11 @@ def report(
 
 
 def draw(
-    file: Path, sent: Sequence[Sent], others: set[str], began: float, away: tuple[float, float]
+    file: Path,
+    sent: Sequence[Sent],
+    others: set[str],
+    began: float,
+    away: Sequence[tuple[float, float]],
 ) -> None:
     """Latency of every request over time."""
     with picture(file, inches_high=3.6) as axis:
@@ -162,7 +183,10 @@ def draw(
                 ms=2.5,
                 label=label,
             )
-        axis.axvspan(*(moment - began for moment in away), color="#fee2e2", zorder=0)
+        for stretch in away:
+            axis.axvspan(*(moment - began for moment in stretch), color="#fee2e2", zorder=0)
         axis.set(yscale="log", xlabel="seconds", ylabel="answer, ms")
-        axis.set_title("Answers to submissions; the cell was away in the shaded time")
+        axis.set_title(
+            "Answers to submissions; in the shaded times the cell was killed, then frozen"
+        )
         axis.legend(loc="upper left", markerscale=4)

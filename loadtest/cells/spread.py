@@ -73,7 +73,7 @@ def run(run: Run) -> Report:
             run.wait("applications", plan.applications / plan.per_second)
         settle(cells)
         boards = [read_board("all three cells", port, customer, cells)]
-        cells[2].postgres.kill()
+        cells[2].kill_database()
         run.wait("one cell killed", plan.away_seconds)
         whole, slowest = timed(port, customer, f"/leaderboard?role={ROLE}")
         boards.append(read_board("two cells, partial=true", port, customer, cells[:2], "true"))
