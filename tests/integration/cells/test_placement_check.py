@@ -107,18 +107,6 @@ def test_another_tenant_of_the_same_name_is_not_mixed_with_it(cells: MovingCells
     assert not isinstance(cells.submit(A), TenantAway)
 
 
-def test_a_cell_that_is_being_emptied_without_a_move_gets_one(cells: MovingCells) -> None:
-    """The move ended when another cell was promoted in place of one of its cells."""
-    job_id = cells.admitted(A)
-    cells.request(b=1)
-    cells.run_to(MoveStep.TRANSFER)
-    cells.execute("DELETE FROM moves")
-    assert check_of(cells, A).run_once(0.0) == 1
-    cells.finish()
-    assert cells.placement.weights == {B: 1.0}
-    assert cells.cell_of(job_id) == B
-
-
 def test_a_tenant_that_is_placed_here_again_is_admitted_for(cells: MovingCells) -> None:
     check = check_of(cells, A)
     cells.execute("UPDATE placements SET cells = '{\"cell-b\": 1}', version = 5")
