@@ -130,9 +130,11 @@ class KeyLookup:
         """The directory of the cell that a key's tenant lives in."""
         if known is None:
             raise Unauthenticated("This API key is not known.")
-        placement = None if known.tenant is None else self._cells.placement_of(known.tenant)
-        cell = known.cell if placement is None else placement.admitting[0]
-        app = self._cells.app_of(cell) or self._cells.home
+        app = self._cells.home  # where operators of all cells have their keys
+        if known.tenant is not None:
+            placement = self._cells.placement_of(known.tenant)
+            cell = known.cell if placement is None else placement.admitting[0]
+            app = self._cells.app_of(cell) or app
         directory: Directory = app.extensions["fairline"].tenants.directory
         return directory
 

@@ -41,7 +41,7 @@ from app.cells.health import CellHealth
 from app.cells.key_lookup import KeyLookup
 from app.cells.registry_cache import RegistryCache
 from app.errors import CellUnavailable, NotFound, Unauthenticated
-from app.log_ids import CALLER, MOVED, PLACEMENT
+from app.log_ids import CALLER, MOVED, PLACEMENT, SENT_AGAIN
 from app.policy.placement import Placement
 from models.store.errors import StateStoreError
 
@@ -151,7 +151,7 @@ class CellRouter:
         try:
             tenant, cell = self._tenant_of(environ)
             if tenant is None:
-                return self._of_operator(environ, start_response)
+                return self._of_operator(cell, environ, start_response)
             return self._of_tenant(tenant, cell, environ, start_response)
         except Exception as error:  # noqa: BLE001 - as in Flask: every error is an answer
             return refuse(error, environ, start_response)
@@ -187,7 +187,8 @@ class CellRouter:
                     raise CellUnavailable(NOT_LOADED)
                 return None, home
             if found.tenant is None:
-                # Other cells do not know an operator of this one. A revoked key is refused there.
+                # An operator of the home cell is one of all cells, of which others know nothing;
+                # one of another cell is its own alone.
                 with suppress(Unauthenticated):
                     environ[CALLER] = self.keys.caller(authorization)
             return found.tenant, found.cell
@@ -214,22 +215,22 @@ class CellRouter:
         return None if caller.tenant is None else caller.tenant.name
 
     def _of_operator(
-        self, environ: WSGIEnvironment, start_response: StartResponse
+        self, own: str, environ: WSGIEnvironment, start_response: StartResponse
     ) -> Iterable[bytes]:
-        """Answer a call that is no tenant's: by the home cell, or the one that it names."""
+        """Answer a call that is no tenant's: by its own cell, or the one that it names."""
         named = query_of(environ).get("cell") or environ.get(CELL_HEADER)
         if named is not None and self.app_of(named) is None:
             raise NotFound(f"There is no cell {named[:40]!r}.")
         if named is not None and "cell" in query_of(environ):
             environ.update(with_query(environ, cell=None))
             start_response = with_cookie(environ, start_response, named)
-        if self.cell_names():
+        if self.cell_names() and self.app_of(own) is self.home:
             if new_tenants.creates_tenant(environ):
                 return self._create(named, environ, start_response)
             merged = None if named else operator_routes.answer(self, environ, start_response)
             if merged is not None:
                 return merged
-        cell = named or cookie_of(environ, CELL_COOKIE) or self.served.home_cell or ""
+        cell = named or cookie_of(environ, CELL_COOKIE) or own
         app = self.app_of(cell) or self.home  # a cookie may be old
         if app is not self.home and self.is_away(cell):
             raise away(cell)
@@ -292,7 +293,7 @@ class CellRouter:
         """Admit in one of the tenant's cells; in another one if it was moved meanwhile."""
         body = environ["wsgi.input"]
         if not isinstance(body, CompleteBody):
-            body = environ["wsgi.input"] = KeptInput(body)
+            body = environ["wsgi.input"] = KeptInput(body, self.settings.max_body_bytes)
         token, keyed = token_of(environ)
         deadline = time.monotonic() + MOVE_SECONDS
         while True:
@@ -303,12 +304,14 @@ class CellRouter:
             environ[PLACEMENT] = placement.version
             response = self._begin(cell, app, environ)
             if not environ.pop(MOVED, False) or time.monotonic() >= deadline:
+                if isinstance(body, KeptInput):
+                    body.forget()
                 return response(environ, start_response)
             response.close()
             placement = self._look_again(tenant, placement)
             # Each application finds out by itself who calls.
             environ.pop(CALLER, None)
-            environ["wsgi.input"] = again(body)
+            environ["wsgi.input"], environ[SENT_AGAIN] = again(body), True
 
     def _look_again(self, tenant: str, known: Placement) -> Placement:
         """Where a tenant lives by now; after a pause, if nothing is new."""
