@@ -23,6 +23,8 @@ CALLER = "fairline.caller"
 #: refused because its tenant is placed elsewhere.
 PLACEMENT = "fairline.placement"
 MOVED = "fairline.moved"
+#: Whether a cell that the tenant has left counted the request before.
+SENT_AGAIN = "fairline.sent_again"
 #: The context of the request's span, with telemetry.
 TRACE = "fairline.trace"
 #: The id of the request, once something needs it.

@@ -187,6 +187,7 @@ def take_what_fits(
     """Make those durable, together, that there is room for; refuse the others by id."""
     submissions, gate = directed(services, tenant, submissions), services.gate
     entered = gate.enter(tenant, submissions, blob_bytes=blob_bytes_of(submissions))
+    joined = True
     try:
         left, left_bytes, fitting = dict(entered.jobs), entered.blob_bytes, []
         refused: dict[str, Refused] = {}
@@ -205,8 +206,11 @@ def take_what_fits(
         if not fitting:
             raise error
         return make_durable(services, fitting, None), refused
+    except TenantMoved:
+        joined = False
+        raise
     finally:
-        gate.settle(entered)
+        gate.settle(entered, joined=joined)
 
 
 def make_durable(

@@ -88,7 +88,10 @@ class CellAnswer:
         """Whether it says that the cell cannot be reached."""
         if self.status != HTTPStatus.SERVICE_UNAVAILABLE:
             return False
-        return not self.body or self.document.get("code") in AWAY_CODES
+        try:
+            return self.document.get("code") in AWAY_CODES
+        except ValueError:  # a page, or nothing
+            return True
 
     def header(self, name: str) -> str | None:
         """The value of a header."""

@@ -20,17 +20,28 @@ CELL_COOKIE = "fairline_cell"
 
 
 class KeptInput:
-    """A body that is read once and can be sent again."""
+    """A body that is read once and can be sent again, unless it is too large to be accepted."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Any, most: int) -> None:
+        """``most``: a body of more bytes is refused, and none of it is kept."""
         self._stream = stream
         self._read: list[bytes] = []
+        self._room = most
 
     def read(self, size: int = -1) -> bytes:
         """As of any stream."""
         data: bytes = self._stream.read(size)
-        self._read.append(data)
+        self._room -= len(data)
+        if self._room >= 0:
+            self._read.append(data)
+        else:
+            self._read.clear()
         return data
+
+    def forget(self) -> None:
+        """It will not be sent again."""
+        self._room = -1
+        self._read.clear()
 
     def again(self) -> CompleteBody:
         """What was read so far."""

@@ -1,8 +1,8 @@
 """Health of cells: which of them do not answer, as this process sees it.
 
-A 503 of a cell raises suspicion: then its database is asked, and the cell is away once that fails,
-until it succeeds again. So a healthy cell costs nothing, and callers of one that is away do not
-wait for it.
+A 503 of a cell raises suspicion: then its database is asked, and the cell is away once that fails
+twice, until it succeeds again. So a healthy cell costs nothing, and callers of one that is away do
+not wait for it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 #: Pause between two questions to a cell that is away.
 PROBE_SECONDS = 0.5
+#: Pause before a cell that did not answer once is asked again.
+AGAIN_SECONDS = 0.1
 
 
 class CellHealth:
@@ -52,12 +54,15 @@ class CellHealth:
 
     def _watch(self, cell: str) -> None:
         """Ask until it answers."""
+        failures = 0
         try:
             while not self._closed.is_set() and not self._answers(cell):
-                if cell not in self._away:
+                failures += 1
+                if failures > 1 and cell not in self._away:
                     logger.warning("cell %s is away", cell)
                     self._away.add(cell)
-                self._closed.wait(self._probe_seconds)
+                pause = AGAIN_SECONDS if failures == 1 else self._probe_seconds
+                self._closed.wait(pause)
         finally:
             if cell in self._away and not self._closed.is_set():
                 logger.warning("cell %s is back", cell)

@@ -1,12 +1,13 @@
 """New tenants: each is placed in a cell, in the registry, before it is created there.
 
 Dying in between leaves a placement without a tenant: creating it again uses that, or another cell
-if one is asked for.
+if one is asked for, once nobody else can be about to create it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
@@ -18,6 +19,7 @@ from app.api.http.body import read_body
 from app.api.services import Services
 from app.cells.fan_out import begin, copied
 from app.errors import CellUnavailable, Conflict
+from app.policy.placement import Placement
 from app.tenants.scopes import Scope
 from app.tenants.tenant import is_tenant_name
 from models.cells.placements import (
@@ -25,9 +27,11 @@ from models.cells.placements import (
     change_placement,
     least_used_cells,
     place_tenant,
+    read_placement,
 )
 from models.cells.registry import read_cells
 from models.cells.tenant_rows import find_tenant
+from models.store.clock import DATABASE_CLOCK
 from models.store.session import transaction
 
 if TYPE_CHECKING:
@@ -38,6 +42,8 @@ if TYPE_CHECKING:
 #: Where a tenant is created, and who may.
 CREATES = {"/operator/tenants": Access.OPERATOR, "/console/tenants": Access.CONSOLE}
 TO_CREATE = frozenset({Scope.OPERATE})
+#: After a placement is made its tenant may still be created for so long.
+BEING_CREATED = timedelta(minutes=1)
 
 
 def place(
@@ -48,16 +54,22 @@ def place(
     region: str = "",
 ) -> str:
     """The cell that a new tenant is to be created in; Conflict if there is such a tenant."""
+    row = read_placement(registry, name)
+    if row is None:
+        cell = chosen_cell(registry, wanted, region)
+        with transaction(registry) as connection:
+            row = place_tenant(connection, name, {cell: 1.0})
+        if dict(row.weights) == {cell: 1.0}:
+            return cell
+    if wanted is None or wanted in row.weights:
+        # Whether the tenant is there its database decides.
+        return wanted or Placement(row.version, row.weights).admitting[0]
     cell = chosen_cell(registry, wanted, region)
-    with transaction(registry) as connection:
-        row = place_tenant(connection, name, {cell: 1.0})
-    if dict(row.weights) == {cell: 1.0}:
-        return cell  # whether the tenant is there its database decides
     for known in row.weights:
         if find_tenant(engine_of(known), name) is not None:
-            if wanted is None:
-                return known
             raise exists(row)
+    if DATABASE_CLOCK.now() - row.changed_at < BEING_CREATED:
+        raise Conflict(f"This tenant is being created in {', '.join(row.weights)}.")
     with transaction(registry) as connection:
         if not change_placement(connection, name, row.version, {cell: 1.0}):
             raise Conflict("Somebody else is creating this tenant.")

@@ -105,7 +105,7 @@ def tenants(asked: TenantRequest) -> WSGIApplication:
 
 def acts(asked: TenantRequest) -> WSGIApplication:
     """What was done in all cells, newest first."""
-    limit, cursor = limit_of(asked, audit.PAGE), query_of(asked.environ).get("cursor")
+    cursor = query_of(asked.environ).get("cursor")
     after = None if cursor is None else parse_place(unpack_cursor(cursor))
 
     def behind(cell: str) -> dict[str, Any]:
@@ -114,6 +114,7 @@ def acts(asked: TenantRequest) -> WSGIApplication:
         return {SUB_REQUEST: SubRequest(with_places=True), **query}
 
     gathered = asked.gather(changes=behind)
+    limit = limit_of(asked, audit.PAGE)  # now that they have found it to be a number
     pages = []
     for one in gathered.answers:
         entries = [(act_position(act, one.cell), act) for act in one.document["acts"]]

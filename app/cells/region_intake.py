@@ -261,7 +261,9 @@ class RegionIntake:
                 raise CellUnavailable
             keyless: Caller = tenants.caller(environ)
             return keyless
-        known = None if tenants is None else tenants.directory.cached(authorization)
+        known: Caller | None = None
+        if tenants is not None:
+            known = tenants.directory.cached(authorization)
         if known is not None and known.tenant is not None and known.tenant.suspended:
             return known
         # The cell may be away from here alone: then the copy is newer than what is known here.

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from sqlalchemy import Engine, create_engine
 
 from models.cells.registry import CellRow
 from models.store.errors import StateStoreUnavailable
@@ -19,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 #: How long a cell may take to write what still waits.
 END_SECONDS = 4.0
+#: A process whose database is of no cell asks so seldom whether it is by now.
+HOME_SECONDS = 30.0
 #: A server that only reads does not admit.
 PROBE = "SELECT current_setting('transaction_read_only')::bool AS reads_only"
 
@@ -55,6 +60,9 @@ class ServedCells:
         self._changing = threading.Lock()
         #: Ends with the process.
         self._home_stop = threading.Event()
+        #: The cells of which the home cell was none, and until when that is assumed.
+        self._asked: Mapping[str, CellRow] = {}
+        self._ask_at = 0.0
         #: The name of the home cell, once it is known.
         self.home_cell: str | None = None
 
@@ -84,7 +92,10 @@ class ServedCells:
     def update(self, cells: Mapping[str, CellRow]) -> None:
         """Serve these cells: begin with new ones, end with others."""
         with self._changing:
-            if self.home_cell is None:
+            if self.home_cell is None and (
+                cells != self._asked or time.monotonic() >= self._ask_at
+            ):
+                self._asked, self._ask_at = dict(cells), time.monotonic() + HOME_SECONDS
                 self.home_cell = self._home_name(cells)
             for name, row in cells.items():
                 known = self._cells.get(name)
@@ -121,7 +132,11 @@ class ServedCells:
         """Ask the database of a cell; raises ``StateStoreError`` if it does not take writes."""
         app = self.app_of(cell)
         if app is not None:
-            [row] = fetch(app.extensions["fairline"].engine, PROBE)
+            engine = beside(app.extensions["fairline"].engine)
+            try:
+                [row] = fetch(engine, PROBE)
+            finally:
+                engine.dispose()
             if row.reads_only:
                 raise StateStoreUnavailable("the server only reads")
 
@@ -149,6 +164,14 @@ class ServedCells:
         thread = threading.Thread(target=self._end, args=work, name="end cell", daemon=True)
         thread.start()
         return thread
+
+
+def beside(engine: Engine) -> Engine:
+    """An engine for the same database with connections of its own: a pool that is used up says
+    nothing about the database."""
+    return create_engine(
+        engine.url, pool=engine.pool.recreate(), isolation_level="AUTOCOMMIT", hide_parameters=True
+    )
 
 
 def reached_otherwise(known: CellRow, row: CellRow) -> bool:

@@ -31,6 +31,7 @@ from models.cells.registry import (
     open_registry,
     read_cells,
     read_identity,
+    remove_cell,
     set_cell_state,
 )
 from models.database_url import normal_url, standby_url
@@ -222,6 +223,25 @@ def jobs_in(found: CellDatabases, cell: str) -> tuple[object, object]:
     except StateStoreError:
         return "away", "away"
     return row.waiting, row.running
+
+
+@cells.command("remove", acts=(Act.CELL_CHANGE,))
+@click.argument("name")
+def remove(name: str) -> None:
+    """Forget a cell that is drained, or was lost and replaced: it is no longer asked.
+
+    Nothing is changed in its database.
+    """
+    with all_cells() as found:
+        known = {row.name: row for row in read_cells(found.registry)}
+        if name not in known:
+            raise click.ClickException(f"There is no cell {name!r}.")
+        if not remove_cell(found.registry, name):
+            raise click.ClickException(
+                f"Tenants live in {name}, or are moved there, or it is not drained."
+            )
+        record_first(found.registry, Act.CELL_CHANGE, name, after={"state": "removed"})
+    click.echo(f"cell {name} is removed")
 
 
 @cells.command("drain", acts=(Act.CELL_CHANGE, Act.TENANT_MOVE))

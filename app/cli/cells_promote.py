@@ -72,6 +72,8 @@ def answers(found: CellDatabases, cell: str) -> bool:
 def report(done: Promoted, lost: str, to: str, seconds: float) -> None:
     """What was done; exits with an error if a tenant could not be placed."""
     click.echo(f"{len(done.tenants)} tenants of {lost} live in {to} now ({seconds:.1f} s)")
+    for tenant, reason in done.failed.items():
+        click.echo(f"{tenant} stays where it is: {reason}", err=True)
     if done.without_copy:
         names = ", ".join(done.without_copy[:MOST_NAMED])
         more = len(done.without_copy) - MOST_NAMED
@@ -79,3 +81,5 @@ def report(done: Promoted, lost: str, to: str, seconds: float) -> None:
             f"The registry has no copy of {names}{f' and {more} more' if more > 0 else ''}:"
             " they stay where they are."
         )
+    if done.failed:
+        raise click.ClickException(f"{len(done.failed)} tenants could not be placed.")

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
 
 from models.audit import Act, record, recording
 from models.cells.away import set_away
@@ -23,9 +24,9 @@ from models.cells.copies import CopiedTenant, install_copy, read_copy
 from models.cells.databases import CellDatabases
 from models.cells.moved_rows import put_schedules
 from models.cells.placements import PlacementRow, change_placement, read_placement, read_placements
-from models.cells.tenant_rows import find_tenant, set_share
+from models.cells.tenant_rows import CannotMove, find_tenant, set_share
 from models.store.errors import StateStoreError
-from models.store.session import execute, transaction
+from models.store.session import execute, fetch, transaction
 
 #: A move from or to the lost cell cannot go on. Whoever runs it finds that it is gone.
 END_MOVE = "DELETE FROM moves WHERE tenant = %(tenant)s"
@@ -53,6 +54,8 @@ class Promoted:
     tenants: list[str] = field(default_factory=list)
     #: Those that the registry has no copy of, which stay where they are.
     without_copy: list[str] = field(default_factory=list)
+    #: Those that could not be installed, with the reason; they stay too.
+    failed: dict[str, str] = field(default_factory=dict)
 
 
 class NoCopy(Exception):
@@ -70,6 +73,10 @@ def promote(databases: CellDatabases, lost: str, to: str) -> Promoted:
             promote_tenant(databases, placement, lost, to)
         except NoCopy:
             promoted.without_copy.append(placement.tenant)
+        except (CannotMove, SQLAlchemyError, StateStoreError) as error:
+            for engine in (registry, databases.engine(to)):
+                fetch(engine, "SELECT 1")  # whoever cannot reach these need not go on
+            promoted.failed[placement.tenant] = str(error)
         else:
             promoted.tenants.append(placement.tenant)
     return promoted

@@ -39,12 +39,25 @@ ADD_CELL = f"""
     RETURNING {COLUMNS}
 """
 SET_STATE = "UPDATE cells SET state = %(state)s, changed_at = now() WHERE name = %(name)s"
+#: Of one that is drained: nothing new is placed there.
+REMOVE_CELL = """
+    DELETE FROM cells
+    WHERE name = %(name)s AND state = 'draining'
+      AND NOT EXISTS (SELECT FROM placements WHERE placements.cells ? %(name)s)
+      AND NOT EXISTS (SELECT FROM moves WHERE moves.wanted ? %(name)s)
+"""
 SET_IDENTITY = """
     INSERT INTO cell_identity (number, name) VALUES (%(number)s, %(name)s)
     ON CONFLICT (one) DO UPDATE SET name = excluded.name
     WHERE cell_identity.number = excluded.number
 """
 READ_IDENTITY = "SELECT number, name FROM cell_identity"
+#: Tenants that got their ids before the cell had its number.
+OTHER_IDS = """
+    SELECT count(*) AS tenants FROM tenants
+    WHERE NOT EXISTS (SELECT FROM cell_identity)
+      AND (id < %(first)s OR id >= %(first)s + %(most)s)
+"""
 #: Never back: numbers that were given out are not given out again.
 RAISE_TENANT_IDS = """
     SELECT setval('tenants_id_seq', %(first)s, false)
@@ -111,18 +124,26 @@ def set_cell_state(registry: Engine, name: str, state: str) -> bool:
     return execute(registry, SET_STATE, {"name": name, "state": state}) > 0
 
 
+def remove_cell(registry: Engine, name: str) -> bool:
+    """Forget a cell that is being drained; False while a tenant lives there or is moved there."""
+    return execute(registry, REMOVE_CELL, {"name": name}) > 0
+
+
 def identify(engine: Engine, cell: CellRow, *, first: bool) -> None:
     """Write into a cell's database which cell it is.
 
     Ids of its tenants begin at a number of its own, unless it is the ``first`` cell: that one had
-    tenants before there were cells.
+    tenants before there were cells. Another one must not: two cells would have given out one id.
     """
     with transaction(engine) as connection:
-        write_identity(connection, cell)
         if not first:
-            connection.exec_driver_sql(
-                RAISE_TENANT_IDS, {"first": cell.number * TENANTS_OF_A_CELL + 1}
-            )
+            ids = {"first": cell.number * TENANTS_OF_A_CELL + 1, "most": TENANTS_OF_A_CELL}
+            if connection.exec_driver_sql(OTHER_IDS, ids).scalar_one():
+                raise OtherCell(
+                    f"the database of {cell.name} has tenants, which only the first cell may have"
+                )
+            connection.exec_driver_sql(RAISE_TENANT_IDS, ids)
+        write_identity(connection, cell)
 
 
 def write_identity(connection: Connection, cell: CellRow) -> None:

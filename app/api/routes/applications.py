@@ -20,6 +20,7 @@ from app.api.schemas import answers
 from app.api.schemas.requests import SubmitApplication
 from app.api.services import Services, current_services, current_tenant
 from app.errors import Conflict, Erased, NotFound
+from app.log_ids import SENT_AGAIN
 from app.reads.job_views import View
 from app.tenants.tenant import TenantProfile
 from models.jobs.ids import new_id, parse_id
@@ -75,7 +76,7 @@ def delete_application(application_id: str) -> Response:
 def submit_application(services: Services, environ: WSGIEnvironment) -> QuickReply:
     """Parse, admit, 202."""
     tenant = services.tenants.current(environ)
-    allowance = services.gate.pass_rate(tenant)
+    allowance = services.gate.pass_rate(tenant, spent=SENT_AGAIN in environ)
     document = read_document(environ, services.body_limits)
     body = validate_body(document, SubmitApplication)
     submission = application_submission(tenant, body, services.cell)

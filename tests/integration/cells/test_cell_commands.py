@@ -10,9 +10,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 import app.config
+from app.cells.new_tenants import place
 from app.cli.cells import cells as cells_group
 from app.cli.tenants import tenants as tenants_group
 from app.config import Settings
+from app.errors import Conflict
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import Running
 from app.tenants.changes import create_tenant
@@ -167,15 +169,58 @@ def test_draining_moves_the_tenants_of_a_cell(
     assert [(row.tenant, row.wanted) for row in rows] == [("one", {"cell-1": 0, "cell-3": 1.0})]
 
 
-def test_names_that_two_databases_have_are_placed_once(
+def test_only_the_first_cell_may_have_had_tenants_before(
     type_line: Type, urls: list[str], databases: list[DatabaseFixture]
 ) -> None:
     for database in databases[:2]:
         create_tenant(database.engine, "demo")
-    add(type_line, "cell-1", urls[0])
+    assert add(type_line, "cell-1", urls[0]).exit_code == 0
     second = add(type_line, "cell-2", urls[1])
-    assert "not placed, as there is another in cell-1: demo" in second.output
-    assert "cell-1=1" in type_line("tenants where demo").output
+    assert second.exit_code == 1 and "has tenants" in second.output
+    assert [cell.name for cell in read_cells(databases[0].engine)] == ["cell-1"]
+    assert read_identity(databases[1].engine) == (0, "")
+    databases[1].execute("DELETE FROM tenants")
+    assert add(type_line, "cell-2", urls[1]).exit_code == 0
+    # One that was moved here has the id that it had.
+    databases[1].execute("INSERT INTO tenants (id, name) OVERRIDING SYSTEM VALUE VALUES (7, 'old')")
+    assert add(type_line, "cell-2", urls[1], "--region us").exit_code == 0
+
+
+def test_a_cell_is_removed_once_nobody_lives_there(
+    type_line: Type, urls: list[str], databases: list[DatabaseFixture]
+) -> None:
+    add(type_line, "cell-1", urls[0])
+    add(type_line, "cell-2", urls[1])
+    type_line("tenants create one --cell cell-2")
+    assert type_line("cells remove cell-9").exit_code == 1
+    type_line("cells drain cell-2")
+    assert type_line("cells remove cell-2").exit_code == 1
+    databases[0].execute("""UPDATE placements SET cells = '{"cell-1": 1}'""")
+    databases[0].execute("""INSERT INTO moves (tenant, wanted) VALUES ('one', '{"cell-2": 1}')""")
+    assert type_line("cells remove cell-2").exit_code == 1
+    databases[0].execute("DELETE FROM moves")
+    type_line("cells drain cell-2 --undo")
+    assert type_line("cells remove cell-2").exit_code == 1
+    type_line("cells drain cell-2")
+    done = type_line("cells remove cell-2")
+    assert done.exit_code == 0, done.output
+    assert [cell.name for cell in read_cells(databases[0].engine)] == ["cell-1"]
+
+
+def test_a_tenant_that_is_being_created_is_created_once(
+    type_line: Type, urls: list[str], databases: list[DatabaseFixture]
+) -> None:
+    add(type_line, "cell-1", urls[0])
+    add(type_line, "cell-2", urls[1])
+    registry = databases[0].engine
+    engines = {"cell-1": registry, "cell-2": databases[1].engine}
+    # Neither has created it yet; by now the other cell has fewer tenants.
+    assert place(registry, engines.__getitem__, "acme") == "cell-1"
+    assert place(registry, engines.__getitem__, "acme") == "cell-1"
+    with pytest.raises(Conflict, match="being created"):
+        place(registry, engines.__getitem__, "acme", "cell-2")
+    databases[0].execute("UPDATE placements SET changed_at = now() - interval '2 minutes'")
+    assert place(registry, engines.__getitem__, "acme", "cell-2") == "cell-2"
 
 
 def test_without_a_registry_there_are_no_cells(

@@ -141,6 +141,21 @@ def test_a_tenant_without_a_copy_stays_and_is_reported(cells: TestCells) -> None
     assert weights(cells, "later") == {"cell-eu": 1.0}
 
 
+def test_a_tenant_that_cannot_be_installed_keeps_no_other(cells: TestCells) -> None:
+    for name in ("acme", "later"):
+        cells.tenant(name)
+    copy_all(cells)
+    with cells.registry.connect() as connection:
+        connection.exec_driver_sql("""
+            UPDATE tenant_copies SET rows = jsonb_set(rows, '{tenants,0,weight}', '"-1"')
+            WHERE tenant = 'acme'""")
+    cells.home.leave()
+    done = command(cells, "cell-eu", "--to", "cell-us", "--yes")
+    assert done.returncode == 1 and "acme stays where it is" in done.stderr
+    assert weights(cells, "acme") == {"cell-eu": 1.0}
+    assert weights(cells, "later") == {"cell-us": 1.0}
+
+
 def test_doing_it_again_changes_nothing(cells: TestCells) -> None:
     cells.tenant()
     copy_all(cells)

@@ -13,10 +13,20 @@ from app.cells.forwarding import KeptInput, again, first_part, token_of, with_co
 
 @pytest.mark.parametrize("sizes", [[-1], [3, 3, 100], [1] * 12])
 def test_a_body_can_be_sent_again_however_it_was_read(sizes: list[int]) -> None:
-    body = KeptInput(BytesIO(b"0123456789"))
+    body = KeptInput(BytesIO(b"0123456789"), 10)
     read = b"".join(body.read(size) for size in sizes)
     assert read == b"0123456789"
     assert again(body).read() == again(body).read() == read
+
+
+def test_nothing_is_kept_of_a_body_that_is_too_large_or_not_sent_again() -> None:
+    body = KeptInput(BytesIO(b"0123456789"), 9)
+    assert b"".join(body.read(4) for _ in range(4)) == b"0123456789"
+    assert again(body).read() == b""
+    body = KeptInput(BytesIO(b"0123456789"), 10)
+    body.read()
+    body.forget()
+    assert again(body).read() == b""
 
 
 def test_a_complete_body_is_read_from_its_beginning_again() -> None:

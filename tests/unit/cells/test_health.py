@@ -16,6 +16,7 @@ class Databases:
 
     def __init__(self) -> None:
         self.down: set[str] = set()
+        self.failures = 0
         self.asked: list[str] = []
         self.answer = threading.Event()
         self.answer.set()
@@ -23,6 +24,9 @@ class Databases:
     def probe(self, cell: str) -> None:
         self.asked.append(cell)
         self.answer.wait(5)
+        if self.failures:
+            self.failures -= 1
+            raise StateStoreUnavailable("once")
         if cell in self.down:
             raise StateStoreUnavailable("down")
 
@@ -57,6 +61,16 @@ def test_a_cell_is_away_until_it_answers(databases: Databases, health: CellHealt
     assert not health.is_away("a")
     databases.down = set()
     wait_for(lambda: not health.is_away("b"))
+
+
+def test_a_cell_that_does_not_answer_once_is_not_away(
+    databases: Databases, health: CellHealth, caplog: pytest.LogCaptureFixture
+) -> None:
+    databases.failures = 1
+    health.suspect("a")
+    wait_for(lambda: len(databases.asked) == 2)
+    wait_for(lambda: not health._probed)
+    assert not caplog.messages
 
 
 def test_many_suspicions_are_one_question(databases: Databases, health: CellHealth) -> None:
