@@ -39,6 +39,7 @@ SET_AWAY = """
     )
     SELECT tenant_id FROM changed
 """
+IS_AWAY = "SELECT FROM away_tenants WHERE tenant_id = %(tenant_id)s AND away"
 READ_AWAY = "SELECT tenant_id, changed_at, version FROM away_tenants WHERE away ORDER BY tenant_id"
 
 #: Transactions of this database that are open, by the lock that each has on its own number: these
@@ -83,6 +84,15 @@ def set_away(connection: Connection, tenant_id: int, version: int, *, away: bool
     """The same as a part of a transaction."""
     asked = {"tenant_id": tenant_id, "version": version, "away": away}
     return connection.exec_driver_sql(SET_AWAY, asked).first() is not None
+
+
+def keep_away(connection: Connection, tenant_id: int, version: int) -> bool:
+    """Send a tenant away that should be: a failover of the cell may have forgotten it.
+
+    False if a later placement was written before.
+    """
+    known = connection.exec_driver_sql(IS_AWAY, {"tenant_id": tenant_id}).first()
+    return known is not None or set_away(connection, tenant_id, version, away=True)
 
 
 def read_away(engine: Engine) -> list[Row[Any]]:

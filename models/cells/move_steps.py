@@ -18,19 +18,27 @@ from datetime import timedelta
 from sqlalchemy import Engine
 
 from models.cells import moves
-from models.cells.away import set_away, wait_for_older_statements
+from models.cells.away import StillAdmitting, set_away, wait_for_older_statements
 from models.cells.databases import CellDatabases
-from models.cells.moved_rows import ALL_SCHEDULES, forget_marks
+from models.cells.moved_rows import ALL_SCHEDULES, forget_marks, note_arrival
 from models.cells.moves import BEFORE_FLIP, Move, MoveStep
 from models.cells.placements import PlacementRow, read_placement, remove_placement
 from models.cells.row_mover import RowMover
-from models.cells.tenant_rows import CannotMove, find_tenant, require_same_schema, set_share
+from models.cells.tenant_rows import (
+    CannotMove,
+    Terms,
+    find_tenant,
+    require_same_schema,
+    set_share,
+)
 from models.store.session import fetch
 
 #: A turn ends after this time; the lease of a move is longer.
 TURN_SECONDS = 2.0
 #: How long statements that began before a cell was closed are waited for in one turn.
 WAIT_SECONDS = 6.0
+#: A cell with a transaction that has been open for so long is not closed: it would be for longer.
+OPEN_SECONDS = 2.0
 #: API processes read placements every second: so long after a change all of them know it.
 KNOWN_SECONDS = 3.0
 #: A placement without a tenant that is younger may be that of one that is being created.
@@ -82,6 +90,7 @@ class MoveRunner:
             moves.finish(self._registry, self.move)
             return True
         self._placement = placement
+        self._rows.version = placement.version
         for cell in set(self._cells) - self._entered:
             with self._rows.within(cell):
                 pass  # whoever ran it before writes nothing more
@@ -161,7 +170,15 @@ class MoveRunner:
         for cell in {*self.move.admitting, *self.move.leaving} - {self._home}:
             require_same_schema(self._rows.engine(self._home), self._rows.engine(cell))
         self._copy_own_rows()
-        return MoveStep.CLOSE if self._copy_keys() else None
+        short = False
+        while not short:  # there would be much to copy while the tenant is refused
+            self._rows.begin_keys(self._key_sources)
+            if not self._copy_keys(self._rows.since):
+                return None
+            short = self._rows.end_keys()
+        for cell in (*self.move.leaving, *self._stay):
+            wait_for_older_statements(self._rows.engine(cell), OPEN_SECONDS)
+        return MoveStep.CLOSE
 
     def _close(self) -> MoveStep | None:
         for cell in self.move.leaving:
@@ -170,13 +187,26 @@ class MoveRunner:
             # A schedule that is in two cells after a crash must not tick in both.
             away = cell == self._home != self.move.first
             self._set_away(cell, self._placement.version + 1, away=away)
-        for cell in (*self.move.leaving, *self._stay):
-            wait_for_older_statements(self._rows.engine(cell), WAIT_SECONDS)
+        try:
+            for cell in (*self.move.leaving, *self._stay):
+                wait_for_older_statements(self._rows.engine(cell), WAIT_SECONDS)
+        except StillAdmitting:
+            self._reopen(MoveStep.PREPARE)  # nobody is refused meanwhile
+            return MoveStep.CLOSE
         return MoveStep.KEYS
+
+    def _reopen(self, step: MoveStep) -> None:
+        """The same placement with a later version: the cells were closed to this one."""
+        weights = self._placement.weights
+        version = moves.place(self._registry, self.move, weights, step)
+        for cell in weights:
+            self._set_away(cell, version, away=weights[cell] <= 0)
 
     def _copy_rest(self) -> MoveStep | None:
         self._copy_own_rows()
-        since = (self.move.started_at - OVERLAP).isoformat()
+        # Another runner may have made the first copy.
+        began = (self.move.started_at - OVERLAP).isoformat()
+        since = dict.fromkeys(self._key_sources, began) | self._rows.since
         return MoveStep.FLIP if self._copy_keys(since) else None
 
     def _flip(self) -> MoveStep | None:
@@ -186,18 +216,24 @@ class MoveRunner:
     def _open(self) -> MoveStep | None:
         for source in self.move.leaving:
             # What an operator changed there while the placement changed.
-            self._rows.copy_later_changes(source, self.move.admitting)
+            self._rows.copy_later_changes(source, self.move.admitting, Terms.CHANGED)
             self._rows.move_tallies(source, self.move.first)
         for cell in self.move.admitting:
             with self._rows.within(cell) as connection:
                 set_share(connection, self._rows.tenant_id, self.move.share(cell))
+                note_arrival(connection, self._rows.tenant_id, self._placement.version)
             # Schedules are in the first of them: the others give theirs before they are opened.
             while cell != self.move.first and self._rows.move_rows(cell, ALL_SCHEDULES):
                 pass
             self._set_away(cell, self._placement.version, away=False)
+        for source in self.move.leaving:
+            # From now on the marks of changes tell which is later.
+            self._rows.copy_later_changes(source, self.move.admitting, Terms.CHANGED)
         return MoveStep.TRANSFER
 
     def _transfer(self) -> MoveStep | None:
+        if self.move.age_seconds < self._known_seconds / 2:
+            return None  # jobs are still read where they were by those who do not know
         emptied = [self._rows.empty(source) for source in self.move.leaving]
         return MoveStep.DROP if all(emptied) else None
 
@@ -213,6 +249,8 @@ class MoveRunner:
         if self.move.leaving and self.move.age_seconds < self._known_seconds:
             return None  # the cells are still read by those who do not know
         for source in self.move.leaving:
+            # By those who did not know the placement yet.
+            self._rows.copy_later_changes(source, self.move.admitting, Terms.LATER)
             if not (self._rows.empty(source) and self._rows.remove(source)):
                 return None
         self._forget_marks()
@@ -222,10 +260,7 @@ class MoveRunner:
     def _undo(self) -> MoveStep | None:
         weights, tenant_id = self._placement.weights, self._rows.tenant_id
         if any(is_closed(self._rows.engine(cell), tenant_id, self._placement) for cell in weights):
-            # The same placement with a later version: the cells were closed to this one.
-            version = moves.place(self._registry, self.move, weights, MoveStep.UNDO)
-            for cell in weights:
-                self._set_away(cell, version, away=weights[cell] <= 0)
+            self._reopen(MoveStep.UNDO)
         for cell in self._new:
             if not self._rows.remove(cell):
                 return None
@@ -236,12 +271,15 @@ class MoveRunner:
     def _copy_own_rows(self) -> None:
         self._rows.copy_own_rows(self._home, self._new, self._placement.version + 1)
 
-    def _copy_keys(self, since: str | None = None) -> bool:
+    @property
+    def _key_sources(self) -> list[str]:
+        return sorted({*self._placement.weights, *self.move.leaving})
+
+    def _copy_keys(self, since: Mapping[str, str]) -> bool:
         """Copy idempotency keys to every cell that new jobs go to; whether all were."""
-        sources = sorted({*self._placement.weights, *self.move.leaving})
         return all(
-            self._rows.copy_keys(source, target, since)
-            for source in sources
+            self._rows.copy_keys(source, target, since.get(source))
+            for source in self._key_sources
             for target in self.move.admitting
             if target != source
         )

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
-from models.cells.tenant_rows import OF_TENANT, ON_MOVE, OnMove, copied_table
+from models.cells.tenant_rows import OF_TENANT, ON_MOVE, OnMove, OwnRows, copied_table
 from models.job_counts import FOLD_LOCK, TAKE_LOCK
 from models.jobs.states import JobStatus
 from models.jobs.transfer import FIRST_XID, MOVED_SHARD, REPORTED_AGAIN, JobTables
@@ -57,6 +57,15 @@ FREE_NAME = """CASE WHEN EXISTS (
 WRITE_ERASURES = """
     ON CONFLICT (id) DO UPDATE
     SET due_at = now(), blobs = ARRAY(SELECT DISTINCT unnest(known.blobs || excluded.blobs))"""
+#: A key may have come before its job was erased. It is about as old as the id, which begins with a
+#: time in milliseconds.
+FORGET_DIGEST = """
+    WITH made AS MATERIALIZED (SELECT to_timestamp(
+        ('x0000' || left(replace(%(id)s, '-', ''), 12))::bit(64)::bigint / 1000.0) AS at)
+    UPDATE idempotency_keys SET digest = '' FROM made
+    WHERE tenant_id = %(tenant_id)s::bigint AND job_ids = ARRAY[%(id)s::uuid] AND digest <> ''
+      AND created_at BETWEEN made.at - interval '1 day' AND made.at + interval '7 days'
+"""
 #: An equal one that runs there begins another round at its end, for the dead letters that came.
 WRITE_REPLAYS = """
     ON CONFLICT (tenant_id, digest) WHERE state = 'running' DO UPDATE SET again = true"""
@@ -72,6 +81,12 @@ FORGET_ALL = """
     DELETE FROM transfer_marks WHERE ctid = ANY (array(
         SELECT ctid FROM transfer_marks WHERE starts_with(mark, %(prefix)s) LIMIT 10000))
 """
+ARRIVE = """
+    INSERT INTO transfer_marks AS known (mark, number) VALUES (%(mark)s, %(version)s)
+    ON CONFLICT (mark) DO UPDATE SET number = excluded.number, at = now()
+    WHERE known.number < excluded.number
+"""
+READ_MARK = "SELECT number FROM transfer_marks WHERE mark = %(mark)s"
 #: By tenant; others have the tenant in the middle of a name, and are too short-lived to matter.
 TALLIED = [TallyKind.SUBMISSION, TallyKind.IDEMPOTENCY_KEY, TallyKind.STORED_BLOB]
 
@@ -91,6 +106,19 @@ ADD_COUNTS = f"""
     )
     INSERT INTO job_count_keys (tenant_id, pool, dependency) SELECT * FROM counted
     ON CONFLICT DO NOTHING
+"""
+
+
+#: When terms that were copied had been changed, in microseconds by the clock of the cell that they
+#: come from. Whether one that was noted before was earlier.
+NOTE_COPY = """
+    WITH before AS (SELECT number FROM transfer_marks WHERE mark = %(mark)s), noted AS (
+        INSERT INTO transfer_marks AS known (mark, number)
+        VALUES (%(mark)s, (extract(epoch FROM %(changed_at)s::timestamptz) * 1000000)::bigint)
+        ON CONFLICT (mark) DO UPDATE SET number = excluded.number
+        RETURNING number
+    )
+    SELECT before.number < noted.number AS changed FROM before, noted
 """
 
 
@@ -124,6 +152,8 @@ def put_replays(connection: Connection, rows: Sequence[TextRow], _prefix: str) -
 
 
 def put_erasures(connection: Connection, rows: Sequence[TextRow], _prefix: str) -> object:
+    for row in rows:
+        connection.exec_driver_sql(FORGET_DIGEST, row)
     return ERASURES.insert(connection, rows, WRITE_ERASURES, instead={"due_at": "now()"})
 
 
@@ -213,15 +243,32 @@ def write_mark(connection: Connection, mark: str) -> bool:
     return connection.exec_driver_sql(MARK, {"marks": [mark]}).first() is not None
 
 
+def note_copy(connection: Connection, rows: OwnRows, prefix: str) -> bool:
+    """A tenant's own rows are copied into this cell; whether they changed since the last time."""
+    asked = {"mark": f"{prefix}terms", "changed_at": rows["tenants"][0]["changed_at"]}
+    return bool(connection.exec_driver_sql(NOTE_COPY, asked).scalar())
+
+
 def put_tallies(connection: Connection, rows: Sequence[TextRow], prefix: str) -> None:
     """Add what was counted in another cell, unless that was done before."""
     if write_mark(connection, f"{prefix}tallies"):
         TALLIES.add(connection, rows)
 
 
-def put_sums(connection: Connection, sums: Sums, prefix: str) -> None:
+def note_arrival(connection: Connection, tenant_id: int, version: int) -> None:
+    """The tenant has lived in this cell since a version of its placement."""
+    connection.exec_driver_sql(ARRIVE, {"mark": f"lives/{tenant_id}", "version": version})
+
+
+def read_arrival(connection: Connection, tenant_id: int) -> int:
+    """Since which version the tenant has lived in this cell; 0: it was created here."""
+    found = connection.exec_driver_sql(READ_MARK, {"mark": f"lives/{tenant_id}"}).scalar()
+    return int(found or 0)
+
+
+def put_sums(connection: Connection, sums: Sums, mark: str) -> None:
     """Add what was used, refused and counted in another cell, unless that was done before."""
-    if not write_mark(connection, f"{prefix}sums"):
+    if not write_mark(connection, mark):
         return
     USAGE.add(connection, sums.usage, instead={"shard": f"{MOVED_SHARD}::smallint"})
     REFUSALS.add(connection, sums.refusals)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from math import inf
 
 from sqlalchemy import Connection, Engine
 
 from models.cells import moves
-from models.cells.away import set_away
+from models.cells.away import keep_away, set_away
 from models.cells.databases import CellDatabases
 from models.cells.fences import fenced
 from models.cells.moved_rows import (
@@ -17,8 +18,10 @@ from models.cells.moved_rows import (
     MOVED,
     MovedTable,
     any_row,
+    note_copy,
     put_sums,
     put_tallies,
+    read_arrival,
     remove_batch,
     remove_last_rows,
     take_rows,
@@ -28,6 +31,7 @@ from models.cells.moved_rows import (
 from models.cells.moves import Move
 from models.cells.tenant_rows import (
     CannotMove,
+    Terms,
     read_idempotency_keys,
     read_own_rows,
     require_tenant,
@@ -37,7 +41,13 @@ from models.cells.tenant_rows import (
 from models.jobs.transfer import count_left, put_jobs, take_jobs
 from models.pools import POOLS
 from models.store.row_copies import TextRow
+from models.store.session import fetch
 from models.wakeups import wake_scheduler
+
+#: A copy of idempotency keys that takes so long may be made while the tenant is refused.
+SHORT_SECONDS = 0.5
+#: A key has the time at which its transaction began; that is a few seconds ago at most.
+SINCE = "SELECT (now() - interval '10 seconds')::text AS since"
 
 
 class RowMover:
@@ -46,10 +56,18 @@ class RowMover:
     def __init__(self, databases: CellDatabases, move: Move) -> None:
         self.move = move
         self.tenant_id = 0
+        #: Of the placement.
+        self.version = 0
         self.until = 0.0
         self._databases = databases
         #: Of a step, between two cells: the last idempotency key that was copied; None: all were.
         self._keys: dict[tuple[str, str, str], str | None] = {}
+        #: By source: when the last whole copy of keys began, by its clock; and the one under way.
+        self.since: dict[str, str] = {}
+        self._began: dict[str, str] = {}
+        self._began_at, self._last_seconds = 0.0, inf
+        #: By source: the last job that was transferred of those that do not wait.
+        self._after: dict[str, str] = {}
 
     def engine(self, cell: str) -> Engine:
         """The database of a cell."""
@@ -67,13 +85,35 @@ class RowMover:
                 # Away from the first moment on.
                 set_away(connection, self.tenant_id, version, away=True)
                 write_own_rows(connection, rows, share=self.move.share(cell))
+                note_copy(connection, rows, self.move.marks(source))
 
-    def copy_later_changes(self, source: str, cells: Iterable[str]) -> None:
-        """Let cells that the tenant lives in have what was changed in another one alone."""
+    def copy_later_changes(
+        self, source: str, cells: Iterable[str], terms: Terms = Terms.ALL
+    ) -> None:
+        """Let cells that the tenant lives in have what was changed in another one alone.
+
+        Not terms that have not changed since they were copied to that cell, if they were: the marks
+        of changes do not tell, as the move itself changes rows of both.
+        """
         rows = read_own_rows(self.engine(source), self.tenant_id)
         for cell in cells if rows["tenants"] else ():
             with self.within(cell) as connection:
-                write_own_rows(connection, rows, newer=True)
+                changed = note_copy(connection, rows, self.move.marks(source))
+                given = terms if changed or terms is Terms.ALL else Terms.NONE
+                write_own_rows(connection, rows, terms=given, lives_here=True)
+
+    def begin_keys(self, sources: Iterable[str]) -> None:
+        """Begin a copy of the keys that were made since the last one, unless one is under way."""
+        if not self._began:
+            self._began = {each: fetch(self.engine(each), SINCE)[0].since for each in sources}
+            self._began_at = time.monotonic()
+
+    def end_keys(self) -> bool:
+        """All were copied; whether another copy would hardly take less time than this one."""
+        seconds, before = time.monotonic() - self._began_at, self._last_seconds
+        self.since, self._began, self._last_seconds = self._began, {}, seconds
+        self._keys.clear()
+        return seconds < SHORT_SECONDS or seconds > before / 2
 
     def copy_keys(self, source: str, target: str, since: str | None = None) -> bool:
         """Copy idempotency keys, those since a time; whether all were."""
@@ -101,7 +141,10 @@ class RowMover:
             sums = take_sums(here, self.tenant_id)
             with self.within(target) as there:
                 require_tenant(there, self.tenant_id)
-                put_sums(there, sums, self.move.marks(source))
+                # Named by when the tenant came there, and kept: a failover of the source may
+                # bring back what was taken, and another move would add it again.
+                arrival = read_arrival(here, self.tenant_id)
+                put_sums(there, sums, f"sums/{self.tenant_id}/{source}/{arrival}")
 
     def empty(self, source: str) -> bool:
         """Transfer what can go; whether nothing is left."""
@@ -120,7 +163,10 @@ class RowMover:
 
     def _move_jobs(self, source: str) -> int:
         with self.within(source) as here:
-            rows = take_jobs(here, self.tenant_id, list(POOLS), JOB_TABLES)
+            if not keep_away(here, self.tenant_id, self.version):
+                raise CannotMove(f"the cell {source} knows a later placement")
+            behind = self._after.get(source)
+            rows = take_jobs(here, self.tenant_id, list(POOLS), JOB_TABLES, behind)
             ids: dict[str, set[str]] = {}
             for job in rows.jobs:
                 job_id = str(job["id"])
@@ -130,6 +176,10 @@ class RowMover:
                     require_tenant(there, self.tenant_id)
                     put_jobs(there, rows.of(some, JOB_TABLES), JOB_TABLES)
             # All of them are committed there; what follows commits here.
+        if rows.last is not None:
+            self._after[source] = rows.last
+        elif not rows.jobs and self._after.pop(source, None) is not None:
+            return self._move_jobs(source)  # once more from the beginning
         for target in ids:
             wake_scheduler(self.engine(target))
         return len(rows.jobs)

@@ -131,11 +131,32 @@ WRITE_IDEMPOTENCY_KEYS = """
     SET digest = excluded.digest, job_ids = excluded.job_ids, created_at = excluded.created_at
     WHERE excluded.created_at > known.created_at
        OR excluded.created_at = known.created_at AND excluded.digest = '' AND known.digest <> ''"""
+ALL_KEYS = f"{OF_TENANT} AND key > %(after)s ORDER BY tenant_id, idempotency_keys.key LIMIT {BATCH}"
+#: By their age first: all keys of the tenant are many more.
+YOUNG_KEYS = f"""
+    WHERE ctid = ANY (array(
+        WITH young AS MATERIALIZED (
+            SELECT ctid AS place, tenant_id, key FROM idempotency_keys
+            WHERE created_at >= %(since)s::timestamptz)
+        SELECT place FROM young {OF_TENANT} AND key > %(after)s ORDER BY young.key LIMIT {BATCH}))
+    ORDER BY idempotency_keys.key"""
 REVISION = "SELECT version_num FROM alembic_version"
 #: The tenant in a cell that rows come to, and locked: nobody deletes it meanwhile.
 LIVES_HERE = """
     SELECT id FROM tenants WHERE id = %(tenant_id)s AND deleted_at IS NULL FOR SHARE
 """
+
+
+class Terms(StrEnum):
+    """Which terms replace those that a cell has, as a condition."""
+
+    ALL = "true"
+    #: That were changed since they were copied.
+    CHANGED = "(true)"
+    #: And later than those that the cell has.
+    LATER = "excluded.changed_at > known.changed_at"
+    NONE = "false"
+
 
 OwnRows = Mapping[str, list[TextRow]]
 
@@ -163,12 +184,16 @@ def read_own_rows(engine: Engine, tenant_id: int) -> OwnRows:
 
 
 def write_own_rows(
-    connection: Connection, rows: OwnRows, *, share: float = 1.0, newer: bool = False
+    connection: Connection,
+    rows: OwnRows,
+    *,
+    share: float = 1.0,
+    terms: Terms = Terms.ALL,
+    lives_here: bool = False,
 ) -> None:
-    """Let this cell have these rows of a tenant.
+    """Let this cell have these rows of a tenant; of terms and limits those that ``terms`` says.
 
-    ``newer``: the tenant lives here already, so that terms are only replaced by later ones; and if
-    it is gone it stays gone.
+    ``lives_here``: its share is known, and if it is gone it stays gone.
     """
     if not rows["tenants"]:
         raise CannotMove("the tenant is not where it was read")
@@ -177,17 +202,16 @@ def write_own_rows(
     other = connection.exec_driver_sql(OTHER_TENANT, asked).first()
     if other is not None:
         raise CannotMove(f"another tenant there is called {other.name} and has the id {other.id}")
-    condition = "excluded.changed_at > known.changed_at" if newer else "true"
     known = connection.exec_driver_sql(HAS_TENANT, asked).scalar_one()
-    if newer and not known:
+    if lives_here and not known:
         return
-    written = TENANTS.insert(connection, rows["tenants"], terms_conflict(condition))
+    written = TENANTS.insert(connection, rows["tenants"], terms_conflict(terms.value))
     API_KEYS.insert(connection, rows["api_keys"], WRITE_KEYS)
-    if written or not newer:
+    if written or terms in (Terms.ALL, Terms.CHANGED):
         pools = [row["pool"] for row in rows["tenant_limits"]]
         connection.exec_driver_sql(DELETE_LIMITS, {**asked, "pools": pools})
         LIMITS.insert(connection, rows["tenant_limits"], WRITE_LIMITS)
-    if not newer:
+    if not lives_here:
         set_share(connection, int(str(tenant["id"])), share)
 
 
@@ -227,9 +251,7 @@ def read_idempotency_keys(
     engine: Engine, tenant_id: int, after: str, since: str | None = None
 ) -> list[TextRow]:
     """The next idempotency keys behind one; ``since``: only those that were made later."""
-    rest = f"""{OF_TENANT} AND key > %(after)s
-        AND (%(since)s::timestamptz IS NULL OR created_at >= %(since)s::timestamptz)
-        ORDER BY tenant_id, idempotency_keys.key LIMIT {BATCH}"""
+    rest = ALL_KEYS if since is None else YOUNG_KEYS
     with connect(engine) as connection:
         asked = {"tenant_id": tenant_id, "after": after, "since": since}
         return IDEMPOTENCY_KEYS.read(connection, rest, asked)

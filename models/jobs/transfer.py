@@ -37,6 +37,8 @@ MOVED_SHARD = 16
 REPORTED_AGAIN = "interval '1 hour'"
 FIRST_XID = "'1'::xid8"
 
+#: No job has it.
+HIGHEST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 IN_FLIGHT = "IN ('dispatched', 'running')"
 #: As it is stored: of what is compressed or apart from its row, nothing is read.
 SIZE = """500 + pg_column_size(job.payload) + coalesce(pg_column_size(job.result), 0) + coalesce((
@@ -56,6 +58,7 @@ CHOOSE_QUEUED = f"""
 CHOOSE_REST = f"""
     SELECT job.id::text AS id, {SIZE} FROM jobs AS job
     WHERE job.tenant_id = %(tenant_id)s AND NOT job.status::text {IN_FLIGHT}
+      AND job.id < %(before)s::uuid
     ORDER BY job.tenant_id DESC, job.id DESC LIMIT {BATCH}
     FOR UPDATE OF job SKIP LOCKED
 """
@@ -122,6 +125,8 @@ class JobRows:
 
     jobs: list[TextRow]
     others: list[list[TextRow]]
+    #: Of jobs that do not wait, the last one in their order.
+    last: str | None = None
 
     def of(self, ids: set[str], tables: JobTables) -> JobRows:
         """Those of some jobs."""
@@ -144,12 +149,20 @@ class JobsLeft:
 
 
 def take_jobs(
-    connection: Connection, tenant_id: int, pools: Sequence[str], tables: JobTables
+    connection: Connection,
+    tenant_id: int,
+    pools: Sequence[str],
+    tables: JobTables,
+    before: str | None = None,
 ) -> JobRows:
-    """Delete the next jobs of a tenant that leaves, as part of the caller's transaction."""
-    asked = {"tenant_id": tenant_id, "pools": list(pools)}
-    found = connection.exec_driver_sql(CHOOSE_QUEUED, asked).all()
-    found = found or connection.exec_driver_sql(CHOOSE_REST, asked).all()
+    """Delete the next jobs of a tenant that leaves, as part of the caller's transaction.
+
+    ``before``: of those that do not wait, only ones behind the last of an earlier call. What was
+    deleted is in the index for as long as some transaction is open, and would be walked over again.
+    """
+    asked = {"tenant_id": tenant_id, "pools": list(pools), "before": before or HIGHEST_ID}
+    queued = connection.exec_driver_sql(CHOOSE_QUEUED, asked).all()
+    found = queued or connection.exec_driver_sql(CHOOSE_REST, asked).all()
     chosen: list[str] = []
     size = 0
     for row in found:
@@ -167,6 +180,7 @@ def take_jobs(
             table.take(connection, f"{column} = ANY (%(ids)s::uuid[])", ids)
             for table, column in tables.others
         ],
+        None if queued else chosen[-1],
     )
 
 
