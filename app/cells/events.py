@@ -10,7 +10,6 @@ its position.
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Iterator
@@ -80,8 +79,7 @@ def open_streams(
     asked: TenantRequest, merge: FeedMerge, *, needs_all: bool
 ) -> dict[str, BegunResponse]:
     """The stream of each cell that answers."""
-    counted = random.choice(asked.cells)
-
+    counted = asked.counted_cell()
     copies = {
         cell: asked.copy(
             **of_position(asked, merge.feeds[cell].position),

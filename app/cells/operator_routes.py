@@ -26,7 +26,14 @@ from app.cells.merge import Document, ListPage, merge_pages, sum_tenants
 from app.cells.merged_routes import limit_of, next_cursor, next_page, undivided_terms
 from app.cells.metrics import answer_metrics
 from app.cells.tenant_changes import copy_changes
-from app.cells.tenant_request import OtherAnswer, TenantRequest, missing_cells, services_of
+from app.cells.tenant_request import (
+    MISSING_HEADER,
+    OtherAnswer,
+    TenantRequest,
+    missing_cells,
+    services_of,
+)
+from app.errors import CellUnavailable
 from app.log_ids import CALLER
 from app.policy.placement import Placement
 from app.reads.audit import AuditPlace, parse_audit_place
@@ -180,7 +187,13 @@ def changed(asked: TenantRequest, name: str) -> WSGIApplication:
     # Whoever is asked to sign in is nobody yet.
     if done.status < HTTPStatus.BAD_REQUEST and CALLER in asked.environ:
         rest = {cell: engines[cell] for cell in others}
-        copy_changes(name, engines[first], rest)
+        try:
+            copy_changes(name, engines[first], rest)
+        except CellUnavailable:
+            if done.status != HTTPStatus.CREATED:
+                raise  # it can be repeated
+            # A key is shown once. The next change of the tenant brings it to the other cells.
+            return replace(done, headers=[*done.headers, (MISSING_HEADER, ", ".join(others))])
     return done
 
 

@@ -123,8 +123,7 @@ class TenantRequest:
         ``changes``: what differs from cell to cell.
         """
         deadline = time.monotonic() + FAN_OUT_SECONDS
-        # One of them counts, a different one each time: each has a part of the tenant's rate.
-        counted = random.choice(self.cells)
+        counted = self.counted_cell()
         newest = NEWEST if self.placement.leaving else {}
         answers: dict[str, CellAnswer] = {}
 
@@ -210,6 +209,12 @@ class TenantRequest:
     def has_left(self, answer: CellAnswer) -> bool:
         """Whether a cell no longer knows the tenant, which has left it a moment ago."""
         return answer.status == HTTPStatus.UNAUTHORIZED and answer.cell in self.placement.leaving
+
+    def counted_cell(self) -> str:
+        """The cell that counts a request to all: each has a part of the tenant's rate, so it is
+        another one each time, but none that is away."""
+        there = [cell for cell in self.cells if self.app(cell) is not None]
+        return random.choice(there or self.cells)
 
     def app(self, cell: str) -> Flask | None:
         """The application of a cell, unless that is away."""
