@@ -26,7 +26,7 @@ from models.cells.placements import PlacementRow, read_placement, remove_placeme
 from models.cells.row_mover import RowMover
 from models.cells.tenant_rows import (
     CannotMove,
-    Terms,
+    CopiedTerms,
     find_tenant,
     require_same_schema,
     set_share,
@@ -216,7 +216,7 @@ class MoveRunner:
     def _open(self) -> MoveStep | None:
         for source in self.move.leaving:
             # What an operator changed there while the placement changed.
-            self._rows.copy_later_changes(source, self.move.admitting, Terms.CHANGED)
+            self._rows.copy_later_changes(source, self.move.admitting, CopiedTerms.CHANGED)
             self._rows.move_tallies(source, self.move.first)
         for cell in self.move.admitting:
             with self._rows.within(cell) as connection:
@@ -228,7 +228,7 @@ class MoveRunner:
             self._set_away(cell, self._placement.version, away=False)
         for source in self.move.leaving:
             # From now on the marks of changes tell which is later.
-            self._rows.copy_later_changes(source, self.move.admitting, Terms.CHANGED)
+            self._rows.copy_later_changes(source, self.move.admitting, CopiedTerms.CHANGED)
         return MoveStep.TRANSFER
 
     def _transfer(self) -> MoveStep | None:
@@ -250,7 +250,7 @@ class MoveRunner:
             return None  # the cells are still read by those who do not know
         for source in self.move.leaving:
             # By those who did not know the placement yet.
-            self._rows.copy_later_changes(source, self.move.admitting, Terms.LATER)
+            self._rows.copy_later_changes(source, self.move.admitting, CopiedTerms.LATER)
             if not (self._rows.empty(source) and self._rows.remove(source)):
                 return None
         self._forget_marks()

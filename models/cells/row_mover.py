@@ -31,7 +31,7 @@ from models.cells.moved_rows import (
 from models.cells.moves import Move
 from models.cells.tenant_rows import (
     CannotMove,
-    Terms,
+    CopiedTerms,
     read_idempotency_keys,
     read_own_rows,
     require_tenant,
@@ -88,7 +88,7 @@ class RowMover:
                 note_copy(connection, rows, self.move.marks(source))
 
     def copy_later_changes(
-        self, source: str, cells: Iterable[str], terms: Terms = Terms.ALL
+        self, source: str, cells: Iterable[str], terms: CopiedTerms = CopiedTerms.ALL
     ) -> None:
         """Let cells that the tenant lives in have what was changed in another one alone.
 
@@ -99,7 +99,7 @@ class RowMover:
         for cell in cells if rows["tenants"] else ():
             with self.within(cell) as connection:
                 changed = note_copy(connection, rows, self.move.marks(source))
-                given = terms if changed or terms is Terms.ALL else Terms.NONE
+                given = terms if changed or terms is CopiedTerms.ALL else CopiedTerms.NONE
                 write_own_rows(connection, rows, terms=given, lives_here=True)
 
     def begin_keys(self, sources: Iterable[str]) -> None:

@@ -147,7 +147,7 @@ LIVES_HERE = """
 """
 
 
-class Terms(StrEnum):
+class CopiedTerms(StrEnum):
     """Which terms replace those that a cell has, as a condition."""
 
     ALL = "true"
@@ -188,7 +188,7 @@ def write_own_rows(
     rows: OwnRows,
     *,
     share: float = 1.0,
-    terms: Terms = Terms.ALL,
+    terms: CopiedTerms = CopiedTerms.ALL,
     lives_here: bool = False,
 ) -> None:
     """Let this cell have these rows of a tenant; of terms and limits those that ``terms`` says.
@@ -207,7 +207,7 @@ def write_own_rows(
         return
     written = TENANTS.insert(connection, rows["tenants"], terms_conflict(terms.value))
     API_KEYS.insert(connection, rows["api_keys"], WRITE_KEYS)
-    if written or terms in (Terms.ALL, Terms.CHANGED):
+    if written or terms in (CopiedTerms.ALL, CopiedTerms.CHANGED):
         pools = [row["pool"] for row in rows["tenant_limits"]]
         connection.exec_driver_sql(DELETE_LIMITS, {**asked, "pools": pools})
         LIMITS.insert(connection, rows["tenant_limits"], WRITE_LIMITS)
