@@ -250,10 +250,12 @@ class Directory:
             if not caller.revoked and (caller.expires is None or now < caller.expires)
         }
         found = self._read_keys(valid)
-        for key in valid - set(found):
-            self._callers[key] = replace(self._callers[key], revoked=True)
-        if revoked := {key for key in valid if self._callers[key].revoked}:
-            self.on_ended(revoked)
+        gone = valid - set(found)
+        for key in gone:
+            # Forgotten, not revoked: it comes back if its tenant moves here again.
+            self._callers.pop(key, None)
+        if ended := gone | {key for key, caller in found.items() if caller.revoked}:
+            self.on_ended(ended)
         self._sweep_at = self._clock() + SWEEP_SECONDS
 
     def _tell_of_expired(self) -> None:
