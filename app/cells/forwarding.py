@@ -6,9 +6,11 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from app.api.auth.visitors import SAFE_METHODS
 from app.api.http.complete_body import CompleteBody
 from app.api.http.idempotency import ENVIRON_KEY, key_text
 from app.api.http.problems import problem_of
+from app.cells.fan_out import query_of, with_query
 from app.errors import CellUnavailable
 from app.log_ids import current_request
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 #: By which a browser names a cell.
 CELL_COOKIE = "fairline_cell"
+#: By which forms and streams of a page name the cell that it shows.
+SHOWN = "shown"
 
 
 class KeptInput:
@@ -68,11 +72,26 @@ def first_part(path: str) -> str:
     return path.removeprefix("/").partition("/")[0]
 
 
+def shown_cell(environ: WSGIEnvironment) -> str | None:
+    """The cell of the page that a form or a stream is of, which is taken out of the request.
+
+    The cookie may be of another tab by now.
+    """
+    if not environ["PATH_INFO"].startswith("/console"):
+        return None
+    shown = query_of(environ).get(SHOWN)
+    if shown is not None:
+        environ.update(with_query(environ, **{SHOWN: None}))
+    return shown or None
+
+
 def with_cookie(
     environ: WSGIEnvironment, start_response: StartResponse, cell: str
 ) -> StartResponse:
-    """Let a browser name the cell from now on, unless another site sent it here."""
+    """Let a browser name the cell from now on, unless another site sent it here, or a form."""
     if environ.get("HTTP_SEC_FETCH_SITE", "none") not in ("same-origin", "none"):
+        return start_response
+    if environ.get("REQUEST_METHOD", "GET") not in SAFE_METHODS:
         return start_response
     secure = "; Secure" if environ.get("wsgi.url_scheme") == "https" else ""
 

@@ -34,6 +34,7 @@ from app.cells.forwarding import (
     away,
     first_part,
     refuse,
+    shown_cell,
     token_of,
     with_cookie,
 )
@@ -219,28 +220,25 @@ class CellRouter:
     ) -> Iterable[bytes]:
         """Answer a call that is no tenant's: by its own cell, or the one that it names."""
         named = query_of(environ).get("cell") or environ.get(CELL_HEADER)
-        if named is not None and self.app_of(named) is None:
-            raise NotFound(f"There is no cell {named[:40]!r}.")
+        shown = shown_cell(environ)
+        for given in (named, shown):
+            if given is not None and self.app_of(given) is None:
+                raise NotFound(f"There is no cell {given[:40]!r}.")
         if named is not None and "cell" in query_of(environ):
             environ.update(with_query(environ, cell=None))
             start_response = with_cookie(environ, start_response, named)
         if self.cell_names() and self.app_of(own) is self.home:
             if new_tenants.creates_tenant(environ):
-                return self._create(named, environ, start_response)
+                registry = self.cache.registry
+                return new_tenants.create(self, registry, environ, start_response, named)
             merged = None if named else operator_routes.answer(self, environ, start_response)
             if merged is not None:
                 return merged
-        cell = named or cookie_of(environ, CELL_COOKIE) or own
+        cell = named or shown or cookie_of(environ, CELL_COOKIE) or own
         app = self.app_of(cell) or self.home  # a cookie may be old
         if app is not self.home and self.is_away(cell):
             raise away(cell)
         return self._call(cell, app, environ, start_response)
-
-    def _create(
-        self, cell: str | None, environ: WSGIEnvironment, start_response: StartResponse
-    ) -> Iterable[bytes]:
-        """Create a tenant: in the cell that is named, or the one that suits best."""
-        return new_tenants.create(self, self.cache.registry, environ, start_response, cell)
 
     def _read(
         self,

@@ -305,8 +305,11 @@ def test_a_tenant_of_several_cells_is_taken_in_for_the_one_that_its_key_belongs_
     [[tenant_id]] = cells.home.rows("SELECT id FROM tenants")
     with transaction(cells.host.engine) as connection:
         write_own_rows(connection, read_own_rows(cells.home.engine, int(str(tenant_id))), share=0.5)
+    known = front.router.placement_of("acme")
+    assert known is not None
     with transaction(cells.registry) as connection:
-        assert change_placement(connection, "acme", 1, {"cell-eu": 1.0, "cell-us": 1.0})
+        both = {"cell-eu": 1.0, "cell-us": 1.0}
+        assert change_placement(connection, "acme", known.version, both)
     front.router.cache.refresh()
     placement = front.router.placement_of("acme")
     assert placement is not None

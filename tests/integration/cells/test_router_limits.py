@@ -142,3 +142,20 @@ def test_a_key_that_only_a_cell_that_is_away_may_know_is_not_looked_for_at_each_
             assert cells.submit("fair_abcdefgh_" + "x" * 32).status_code == 503
     assert 1 <= len(asked) <= 4
     wait_for(lambda: not cells.router.is_away("cell-2"))
+
+
+def test_a_form_goes_to_the_cell_of_its_page_whatever_the_cookie_says(
+    cells: Installation, operator: str
+) -> None:
+    cookie = {"Cookie": "fairline_cell=cell-1", "Accept": "text/html"}
+    own = {**cookie, "Sec-Fetch-Site": "same-origin"}
+    page = cells.call(operator, "GET", "/console/workers?shown=cell-2", headers=own)
+    assert '<body data-cell="cell-2"' in page.text and "Set-Cookie" not in page.headers
+    assert (
+        '<body data-cell="cell-1"'
+        in cells.call(operator, "GET", "/console/workers", headers=own).text
+    )
+    unknown = cells.call(operator, "POST", "/console/jobs/selected?shown=none", headers=own)
+    assert unknown.status_code == 404, "and not the home cell"
+    named = cells.call(operator, "POST", "/console/jobs/selected?cell=cell-2", headers=own)
+    assert "fairline_cell" not in named.headers.get("Set-Cookie", "")
