@@ -60,7 +60,7 @@ def test_a_submission_that_is_sent_again_spends_its_rate_once(
     body = {"jobs": [job]} if path == "/jobs/batch" else job
     # It is tried for more than a second, about thirty times.
     moved = cells.call(key, "POST", path, body)
-    assert (moved.status_code, moved.json["code"]) == (503, "TENANT_MOVED")
+    assert (moved.status_code, moved.get_json()["code"]) == (503, "TENANT_MOVED")
     open_tenant(engine, tenant_id, 1)
     assert cells.call(key, "POST", path, body).status_code in (200, 202)
     assert cells.call(key, "POST", path, body).status_code == 429
@@ -118,7 +118,7 @@ def test_a_key_that_was_issued_is_shown_though_another_cell_has_not_got_it(
 
     monkeypatch.setattr(tenant_changes, "copy_to", fails)
     issued = cells.call(operator, "POST", "/operator/tenants/shown/keys", {})
-    assert issued.status_code == 201 and issued.json["key"]
+    assert issued.status_code == 201 and issued.get_json()["key"]
     assert issued.headers["Fairline-Missing-Cells"] == "cell-2"
     changed = cells.call(operator, "PATCH", "/operator/tenants/shown", {"weight": 2})
     assert changed.status_code == 503, "that can be repeated"
