@@ -197,8 +197,10 @@ class SchedulerService:
         )
         classifier = Classifier(engine, leader, types, settings.served_pool_names)
         collector, remover = Collector(engine, leader, blobs), TenantRemover(engine, leader, blobs)
+        eraser = Eraser(engine, leader, blobs)
         if cells is not None:
-            collector.others, remover.on_removed = cells.others, cells.forget
+            collector.others = eraser.others = cells.others
+            remover.on_removed = cells.forget
         self._housekeeping = Housekeeping(
             leader,
             [
@@ -207,7 +209,7 @@ class SchedulerService:
                 TimedRole(CountWriter(engine, self._tallies), COUNT_SECONDS),
                 TimedRole(Retirer(engine, leader, blobs, kept), 0.0, idle_seconds=RETIRE_SECONDS),
                 TimedRole(collector, 0.0),
-                TimedRole(Eraser(engine, leader, blobs), ERASE_SECONDS, idle_seconds=CALM_SECONDS),
+                TimedRole(eraser, ERASE_SECONDS, idle_seconds=CALM_SECONDS),
                 TimedRole(remover, 0.0, idle_seconds=REMOVE_SECONDS),
                 TimedRole(Forecaster(engine, leader), FORECAST_SECONDS),
                 TimedRole(classifier, CLASSIFY_SECONDS, pause_factor=PAUSE_FACTOR),

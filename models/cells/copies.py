@@ -130,7 +130,9 @@ def forget_copies(registry: Engine, cell: str) -> int:
     return execute(registry, FORGET, {"cell": cell})
 
 
-def install_copy(connection: Connection, copy: CopiedTenant, *, share: float = 1.0) -> None:
+def install_copy(
+    connection: Connection, copy: CopiedTenant, *, share: float = 1.0, schedules: bool = True
+) -> None:
     """Let this cell have the tenant, its limits, keys and schedules, as part of a transaction.
 
     What is there already is replaced, but for schedules.
@@ -141,4 +143,5 @@ def install_copy(connection: Connection, copy: CopiedTenant, *, share: float = 1
         "tenant_limits": copy.rows["tenant_limits"],
     }
     write_own_rows(connection, own, share=share)
-    put_schedules(connection, copy.rows["schedules"], "")
+    if schedules:
+        put_schedules(connection, copy.rows["schedules"], "")

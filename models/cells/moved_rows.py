@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 
 from models.cells.tenant_rows import OF_TENANT, ON_MOVE, OnMove, OwnRows, copied_table
 from models.job_counts import FOLD_LOCK, TAKE_LOCK
+from models.jobs.erase import FORGET_COPY
 from models.jobs.states import JobStatus
 from models.jobs.transfer import FIRST_XID, MOVED_SHARD, REPORTED_AGAIN, JobTables
 from models.store.row_copies import CopiedTable, TextRow
@@ -57,15 +58,6 @@ FREE_NAME = """CASE WHEN EXISTS (
 WRITE_ERASURES = """
     ON CONFLICT (id) DO UPDATE
     SET due_at = now(), blobs = ARRAY(SELECT DISTINCT unnest(known.blobs || excluded.blobs))"""
-#: A key may have come before its job was erased. It is about as old as the id, which begins with a
-#: time in milliseconds.
-FORGET_DIGEST = """
-    WITH made AS MATERIALIZED (SELECT to_timestamp(
-        ('x0000' || left(replace(%(id)s, '-', ''), 12))::bit(64)::bigint / 1000.0) AS at)
-    UPDATE idempotency_keys SET digest = '' FROM made
-    WHERE tenant_id = %(tenant_id)s::bigint AND job_ids = ARRAY[%(id)s::uuid] AND digest <> ''
-      AND created_at BETWEEN made.at - interval '1 day' AND made.at + interval '7 days'
-"""
 #: An equal one that runs there begins another round at its end, for the dead letters that came.
 WRITE_REPLAYS = """
     ON CONFLICT (tenant_id, digest) WHERE state = 'running' DO UPDATE SET again = true"""
@@ -153,7 +145,7 @@ def put_replays(connection: Connection, rows: Sequence[TextRow], _prefix: str) -
 
 def put_erasures(connection: Connection, rows: Sequence[TextRow], _prefix: str) -> object:
     for row in rows:
-        connection.exec_driver_sql(FORGET_DIGEST, row)
+        connection.exec_driver_sql(FORGET_COPY, row)
     return ERASURES.insert(connection, rows, WRITE_ERASURES, instead={"due_at": "now()"})
 
 

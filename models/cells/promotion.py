@@ -89,8 +89,10 @@ def promote_tenant(databases: CellDatabases, found: PlacementRow, lost: str, to:
     while placement is not None and lost in placement.weights:
         weights = replaced(placement.weights, lost, to)
         if weights.get(to, 0.0) > 0:
-            install(databases.engine(to), registry, placement, weights, to)
-            put_back_schedules(databases, placement.tenant, weights, to)
+            copy = read_copy(registry, placement.tenant)
+            install(databases.engine(to), copy, placement, weights, to)
+            if copy is not None and copy.rows["schedules"]:
+                put_back_schedules(databases, copy, weights, to)
         if flip(registry, placement, weights):
             divide(databases, placement, weights, without=to)
             return
@@ -123,17 +125,20 @@ def replaced(weights: Mapping[str, float], lost: str, to: str) -> dict[str, floa
 
 
 def install(
-    target: Engine, registry: Engine, placement: PlacementRow, weights: Mapping[str, float], to: str
+    target: Engine,
+    copy: CopiedTenant | None,
+    placement: PlacementRow,
+    weights: Mapping[str, float],
+    to: str,
 ) -> None:
-    """Let the other cell have the tenant, and admit for it."""
-    copy: CopiedTenant | None = read_copy(registry, placement.tenant)
+    """Let the other cell have the tenant, without its schedules, and admit for it."""
     known = find_tenant(target, placement.tenant)
     if copy is None and known is None:
         raise NoCopy(placement.tenant)
     share = share_of(weights, to)
     with transaction(target) as connection:
         if copy is not None and known is None:
-            install_copy(connection, copy, share=share)
+            install_copy(connection, copy, share=share, schedules=False)
             tenant_id = int(str(copy.rows["tenants"][0]["id"]))
         else:
             assert known is not None
@@ -143,12 +148,11 @@ def install(
 
 
 def put_back_schedules(
-    databases: CellDatabases, tenant: str, weights: Mapping[str, float], to: str
+    databases: CellDatabases, copy: CopiedTenant, weights: Mapping[str, float], to: str
 ) -> None:
     """Let the first cell that admits have the schedules of the copy, if the lost one had them."""
-    copy = read_copy(databases.registry, tenant)
     admitting = sorted(cell for cell, weight in weights.items() if weight > 0)
-    if copy is None or copy.cell in admitting:
+    if copy.cell in admitting:
         return  # they are where they were
     for cell in (admitting[0], to):
         try:

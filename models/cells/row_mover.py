@@ -45,7 +45,7 @@ from models.store.session import fetch
 from models.wakeups import wake_scheduler
 
 #: A copy of idempotency keys that takes so long may be made while the tenant is refused.
-SHORT_SECONDS = 0.5
+SHORT_SECONDS = 1.0
 #: A key has the time at which its transaction began; that is a few seconds ago at most.
 SINCE = "SELECT (now() - interval '10 seconds')::text AS since"
 

@@ -9,14 +9,18 @@ from typing import Any
 
 import pytest
 
+from app.scheduler.maintenance.eraser import Eraser
 from app.scheduler.maintenance.mover import Mover
 from app.scheduler.maintenance.placement_check import PlacementCheck
+from models.blobs import open_blobs
 from models.cells import move_steps, row_mover
 from models.cells.away import StillAdmitting
 from models.cells.moves import MoveStep
 from models.cells.placements import read_placement
+from models.cells.tenant_rows import read_idempotency_keys
 from models.jobs.erase import request_erasure
 from models.jobs.submission import TenantAway
+from models.jobs.transfer import take_jobs
 from tests.support.moving_cells import DONE, A, B, MovingCells
 
 #: As an operator does whose API process knows the earlier placement.
@@ -140,11 +144,10 @@ def test_only_what_came_since_the_last_copy_is_copied_while_the_tenant_is_refuse
     cells.request(b=1)
     cells.execute("UPDATE moves SET started_at = now() - interval '1 day'")
     copied: list[str | None] = []
-    read = row_mover.read_idempotency_keys
 
     def noting(engine: Any, tenant_id: int, after: str, since: str | None = None) -> Any:
         copied.append(since)
-        return read(engine, tenant_id, after, since)
+        return read_idempotency_keys(engine, tenant_id, after, since)
 
     monkeypatch.setattr(row_mover, "read_idempotency_keys", noting)
     mover = Mover(cells.databases, "mover", known_seconds=0.0)
@@ -175,11 +178,11 @@ def test_a_job_that_ends_behind_those_that_have_left_follows(
     running = cells.start(A)
     cells.request(b=1)
     cells.run_to(MoveStep.TRANSFER)
-    take, behind = row_mover.take_jobs, []
+    behind: list[Any] = []
 
     def noting(*args: Any) -> Any:
         behind.append(args[-1])
-        return take(*args)
+        return take_jobs(*args)
 
     monkeypatch.setattr(row_mover, "take_jobs", noting)
     runner = cells.runner()
@@ -205,6 +208,24 @@ def test_the_digest_of_what_is_erased_goes_with_it(cells: MovingCells) -> None:
     cells.run_to(MoveStep.TRANSFER)
     assert request_erasure(cells.cells[A].engine, cells.tenant_id, job_id) is not None
     cells.finish()
+    [key] = cells.cells[B].query("SELECT digest FROM idempotency_keys")
+    assert bytes(key.digest) == b""
+
+
+def test_the_digest_of_what_is_erased_goes_in_all_cells_of_a_tenant(cells: MovingCells) -> None:
+    job_id = cells.admitted(A, "key")
+    cells.cells[A].execute(
+        """INSERT INTO applications (id, tenant_id, candidate, role)
+           VALUES (%s, %s, 'Ada', 'general')""",
+        job_id,
+        cells.tenant_id,
+    )
+    cells.run(a=1, b=1)
+    assert request_erasure(cells.cells[A].engine, cells.tenant_id, job_id) is not None
+    cells.cells[A].execute("UPDATE erasures SET due_at = now()")
+    eraser = Eraser(cells.cells[A].engine, cells.cells[A].leader, open_blobs("/nonexistent"))
+    eraser.others = lambda: [cells.databases.engine(B)]
+    eraser.run_once(0.0)
     [key] = cells.cells[B].query("SELECT digest FROM idempotency_keys")
     assert bytes(key.digest) == b""
 
