@@ -174,11 +174,12 @@ def create_tables_of_cells() -> None:
 
 
 def grant() -> None:
-    """Privileges, and the policy of the one table that says whose its rows are."""
-    op.execute("ALTER TABLE away_tenants ENABLE ROW LEVEL SECURITY")
-    many = ", ".join((API, SCHEDULER, WORKER))
-    op.execute(f"CREATE POLICY many_tenants ON away_tenants TO {many} USING (true)")
-    op.execute(f"CREATE POLICY one_tenant ON away_tenants TO {TENANT} USING ({OWN})")
+    """Privileges, and the policies of the tables that say whose their rows are."""
+    for table in ("away_tenants", "intake_jobs"):
+        op.execute(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
+        many = ", ".join(role for role in (API, SCHEDULER, WORKER) if table in GRANTS[role])
+        op.execute(f"CREATE POLICY many_tenants ON {table} TO {many} USING (true)")
+        op.execute(f"CREATE POLICY one_tenant ON {table} TO {TENANT} USING ({OWN})")
     op.execute(f"ALTER POLICY many_tenants ON audit_log TO {API}, {SCHEDULER}")
     for role, tables in GRANTS.items():
         for table, letters in tables.items():

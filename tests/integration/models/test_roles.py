@@ -37,8 +37,7 @@ OF_NOBODY = {
     *("job_types", "leaders", "pool_samples", "processes", "quotas"),
     "verdicts_version",
     # Of cells; a tenant's role may do nothing with them.
-    *("cells", "placements", "moves", "tenant_copies", "cell_identity", "intake_jobs"),
-    "transfer_marks",
+    *("cells", "placements", "moves", "tenant_copies", "cell_identity", "transfer_marks"),
 }
 READ_TABLES = """
     SELECT relname AS name, relrowsecurity AS secured,
@@ -79,6 +78,10 @@ def fill(database: DatabaseFixture, tenant_id: int) -> None:
         "erasures": ("id", f"'{job_id}'"),
         "events": ("kind", "'x'"),
         "idempotency_keys": ("key, digest, job_ids", "'k', '', '{}'"),
+        "intake_jobs": (
+            "id, job_ids, tenant, cell, body",
+            f"'{job_id}', '{{{job_id}}}', '', '', ''",
+        ),
         "job_count_sums": (
             "pool, dependency, up_to, scheduled, queued, dispatched, running, succeeded, dead,"
             " cancelled, expired",
