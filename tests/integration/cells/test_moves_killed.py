@@ -29,14 +29,14 @@ def test_a_move_goes_on_whoever_is_killed_when(cells: MovingCells, seed: int) ->
         cells.tenant_id,
     )
     used, counts = cells.usage(), cells.counts()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     with killed_movers(cells.registry_url, count=2, seed=seed, pause=(0.05, 0.4)) as movers:
-        for to in ("b", "a", "b", "a", "b"):
+        for to in ("b", "a", "b"):
             cells.request(**{to: 1.0})
             while (move := cells.move) is not None:
                 assert time.monotonic() < deadline, f"the move stays at {move}"
                 time.sleep(0.01)
-    assert movers.kills >= 10
+    assert movers.kills >= 5
     assert cells.placement.weights == {B: 1.0}
     assert {job_id: cell for job_id, [(cell, _)] in cells.jobs().items()} == dict.fromkeys(jobs, B)
     assert (cells.usage(), cells.counts()) == (used, counts)
