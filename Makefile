@@ -2,7 +2,7 @@
 # line: make up PORT=9000 WORKERS_MEDIUM=4 BROKER=filesystem FAIRLINE_HOME=.run-b
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status demo test test-unit test-long lint bench bench-dispatch bench-snapshot retention lab bench-console pictures chaos attack simulation \
+.PHONY: help up down status demo test test-unit test-long lint bench bench-dispatch bench-snapshot retention lab bench-console pictures chaos attack simulation cells \
 	upgrade-test restarts bare-test compose-test quorum-test cluster chaos-cluster cluster-status cluster-down cluster-test \
 	cluster-packages sbom hashes audit clean venv venv-dev broker browser faketime prometheus mmdebstrap
 
@@ -120,6 +120,12 @@ attack: venv-dev broker ## attack a stack of its own on this machine with a host
 
 restarts: venv-dev broker ## restart workers COUNT=100 times under load, one after the other; nothing may be lost or run twice
 	$(PY) -m loadtest.restarts --count $(or $(COUNT),100)
+
+cells: venv-dev broker ## several cells on this machine: their cost, one killed, tenants moved and spread, a region lost; QUICK=1 is shorter
+	$(PY) -m loadtest.cells $(if $(QUICK),--quick)
+
+cells-%: venv-dev broker ## run one of these experiments: cost, killed, moves, spread, region; QUICK=1 is shorter
+	$(PY) -m loadtest.cells $(if $(QUICK),--quick) $*
 
 pictures: venv-dev broker browser ## take the README's pictures from a stack of their own
 	$(PY) -m loadtest.pictures

@@ -74,6 +74,8 @@ def import_application() -> None:
     from app.console.assets import all_assets
     from app.server.factory import api_blueprints
 
+    if _settings.registry_url:
+        import app.server.cells  # noqa: F401
     list(api_blueprints())
     all_assets()
     gc.collect()
@@ -118,13 +120,12 @@ def end_streams_on_stop(worker: Any) -> None:
     """Streams never end by themselves: on SIGTERM they must, for which gunicorn has no hook."""
     import gevent
 
-    watch = worker.wsgi.extensions["fairline"].events
-    live_pages = worker.wsgi.extensions["fairline_live_pages"]
+    from app.server.factory import stream_closers
 
     def stop(sig: int, frame: FrameType | None) -> None:
         # Outside of the handler, which may have interrupted whoever holds a lock.
-        gevent.spawn(watch.close)
-        gevent.spawn(live_pages.close)
+        for close in stream_closers(worker.wsgi):
+            gevent.spawn(close)
         worker.handle_exit(sig, frame)
 
     signal.signal(signal.SIGTERM, stop)

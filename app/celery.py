@@ -13,19 +13,35 @@ from celery.signals import (
     worker_shutdown,
 )
 
-from app.config import settings
+from app.config import Settings, settings
 from app.logs import configure_logging
 from app.telemetry.hooks import end_telemetry, start_telemetry
 from models.presence import process_name
 from tasks.entry import register_tasks, this
 
-celery = Celery(
-    "fairline",
-    amqp="app.broker.amqp:JobAmqp",
-    control="app.broker.control:JobControl",
-    events="app.broker.events:SparingEvents",
-)
-celery.config_from_object("celeryconfig")
+
+def make_celery(*, current: bool = True) -> Celery:
+    """An application with the settings of all processes."""
+    made = Celery(
+        "fairline",
+        amqp="app.broker.amqp:JobAmqp",
+        control="app.broker.control:JobControl",
+        events="app.broker.events:SparingEvents",
+        set_as_current=current,
+    )
+    made.config_from_object("celeryconfig")
+    return made
+
+
+def celery_at(own: Settings) -> Celery:
+    """For publishing to the broker of these settings, which is not the process's own."""
+    made = make_celery(current=False)
+    url, options = own.broker
+    made.conf.update(broker_url=url, broker_transport_options=options)
+    return made
+
+
+celery = make_celery()
 job_types = register_tasks(celery, settings())
 
 

@@ -41,6 +41,8 @@ class Settings(TaskSettings):
     read_database_url: str = ""
     #: … while they are not further behind; otherwise they are read from the primary.
     read_lag_seconds: float = Field(default=10.0, ge=1)
+    #: The region that this process is in, as cells have one; it prefers cells of its own.
+    region: str = Field(default="", pattern="^([a-z][a-z0-9-]{0,30})?$")
     #: How log lines are written: for people, or as JSON.
     log_format: Literal["plain", "json"] = "plain"
     #: Whether API processes write a line of JSON for every request to standard output.

@@ -162,6 +162,14 @@ class TenantStreamsExceeded(Refused, code="TENANT_STREAMS_EXCEEDED"):
     """The tenant has reached its limit of event streams in this process; close some."""
 
 
+class TenantMoved(FairlineError, code="TENANT_MOVED"):
+    """Your account is being moved; please try again in a moment."""
+
+
+class CellUnavailable(FairlineError, code="CELL_UNAVAILABLE"):
+    """The part of the platform that your account is in is not responding."""
+
+
 class BrokerUnavailable(FairlineError, code="BROKER_UNAVAILABLE"):
     """The broker did not confirm in time."""
 

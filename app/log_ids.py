@@ -19,6 +19,12 @@ current_request: ContextVar[WSGIEnvironment | None] = ContextVar("fairline_reque
 
 #: The caller in the environ. No header can set it: those begin with ``HTTP_``.
 CALLER = "fairline.caller"
+#: With cells: the version of the placement that a submission was sent here by; and whether it was
+#: refused because its tenant is placed elsewhere.
+PLACEMENT = "fairline.placement"
+MOVED = "fairline.moved"
+#: Whether a cell that the tenant has left counted the request before.
+SENT_AGAIN = "fairline.sent_again"
 #: The context of the request's span, with telemetry.
 TRACE = "fairline.trace"
 #: The id of the request, once something needs it.

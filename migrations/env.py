@@ -23,8 +23,9 @@ TURN_SECONDS = 0.2
 #: The revision that a database which is at 0020 has before it: that is always the last one, and
 #: others were put in front of it, in groups. Null: all of them were made.
 MADE_BEFORE = """
-    SELECT CASE WHEN EXISTS (SELECT FROM pg_policy WHERE polrelid = to_regclass('blob_counts'))
-                THEN NULL
+    SELECT CASE WHEN to_regclass('away_tenants') IS NOT NULL THEN NULL
+                WHEN EXISTS (SELECT FROM pg_policy WHERE polrelid = to_regclass('blob_counts'))
+                THEN '0023'
                 WHEN EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('express_lanes')
                                 AND attname = 'offers' AND NOT attisdropped)
                 THEN '0026'
@@ -58,7 +59,8 @@ def take_turn(connection: Connection) -> None:
 def renumber(connection: Connection) -> None:
     """Take back revision 0020 in a database that had it before others were put in front of it.
 
-    It was 0012 when it followed 0011; later it followed 0015, 0019, 0022, 0024, 0025, then 0026.
+    It was 0012 when it followed 0011; later it followed 0015, 0019, 0022, 0024, 0025, 0026, then
+    0023.
     """
     migration = MigrationContext.configure(connection, opts={"script": context.script})
     current = migration.get_current_revision()

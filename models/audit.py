@@ -39,6 +39,10 @@ class Act(StrEnum):
     TENANT_SUSPEND = "tenant.suspend"
     TENANT_RESUME = "tenant.resume"
     TENANT_DELETE = "tenant.delete"
+    #: To other cells: requested, cancelled, or at its end.
+    TENANT_MOVE = "tenant.move"
+    #: Added, reached in another way, drained.
+    CELL_CHANGE = "cell.change"
     KEY_ISSUE = "key.issue"
     KEY_REVOKE = "key.revoke"
     #: Somebody signed in to pages.

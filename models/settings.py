@@ -103,6 +103,8 @@ class DatabaseSettings(BaseSettings):
     database_url: str = "postgresql+psycopg2://fairline@127.0.0.1:5432/fairline"
     #: The same of the owner of the tables, for migrations; empty: ``database_url``.
     owner_database_url: str = ""
+    #: The database that names all cells and says which tenants live where; empty: no cells.
+    registry_url: str = ""
     #: Connections a process keeps; group commit makes two enough at any concurrency.
     db_pool_size: int = Field(default=2, ge=1, le=100)
     #: How long to wait for a connection to be established or taken from the pool.
@@ -117,7 +119,7 @@ class DatabaseSettings(BaseSettings):
     #: Changes to the built-in pools and more pools, as JSON; see ``models/pools.py``.
     pools: dict[str, dict[str, Any]] = {}
 
-    @field_validator("database_url", "owner_database_url")
+    @field_validator("database_url", "owner_database_url", "registry_url")
     @classmethod
     def _with_servers(cls, url: str, field: ValidationInfo) -> str:
         return normal_url(url) if url or field.field_name == "database_url" else ""

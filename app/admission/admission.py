@@ -19,14 +19,21 @@ from sqlalchemy import Engine
 
 from app.broker.messages import handed_over
 from app.broker.publish import Publisher
-from app.errors import BrokerUnavailable, IdempotencyKeyReused, NotFound
+from app.errors import BrokerUnavailable, IdempotencyKeyReused, NotFound, TenantMoved
 from app.policy.early_messages import EarlyMessages
 from app.repeated import BackgroundLoop
 from app.telemetry.hooks import admit_traced
 from models.jobs.admit import Outcome, admit_alone, admit_group
 from models.jobs.dispatch import Dispatch
 from models.jobs.release import release
-from models.jobs.submission import Admitted, IdempotencyKey, KeyReused, Submission, SubmissionGroup
+from models.jobs.submission import (
+    Admitted,
+    IdempotencyKey,
+    KeyReused,
+    Submission,
+    SubmissionGroup,
+    TenantAway,
+)
 from models.store.errors import StateStoreError
 from models.store.group_commit import GroupCommit
 from models.store.roles import is_of_another
@@ -87,6 +94,8 @@ class Admission:
         admitted = self._rows.submit(entry, self._timeout_seconds, entry.weight)
         if isinstance(admitted, KeyReused):
             raise IdempotencyKeyReused
+        if isinstance(admitted, TenantAway):
+            raise TenantMoved
         return admitted
 
     def close(self, timeout: float) -> None:
@@ -125,7 +134,7 @@ class Admission:
             sent = set()  # too early, or in vain
         counts: list[Count] = []
         for entry, outcome in zip(group, admitted, strict=True):
-            if isinstance(outcome, KeyReused) or outcome.repeated:
+            if not isinstance(outcome, Admitted) or outcome.repeated:
                 continue
             # Posted before the callers continue: the message travels while the replies do.
             for item in () if outcome.given else outcome.express:
@@ -146,8 +155,10 @@ class Admission:
         self.counting.start()
         return admitted
 
-    def _admit_alone(self, entry: SubmissionGroup, express: bool, give: bool) -> Admitted:
+    def _admit_alone(self, entry: SubmissionGroup, express: bool, give: bool) -> Outcome:
         admitted = admit_alone(self._engine, entry, express, give)
+        if isinstance(admitted, TenantAway):
+            return admitted
         pool = entry.submissions[0].pool
         self._early.note_offer(pool, given=admitted.given, offered=admitted.offered)
         return admitted

@@ -151,11 +151,16 @@ class Gate(SubmissionLimits):
         """Count a request that passed, and did as much as so many, as that many."""
         self._requests.charge(tenant, max(0, requests - 1))
 
-    def pass_rate(self, tenant: TenantProfile, submissions: int = 1) -> RateAllowance | None:
-        """Spend the tenant's tokens, or refuse; None if it needs none."""
+    def pass_rate(
+        self, tenant: TenantProfile, submissions: int = 1, *, spent: bool = False
+    ) -> RateAllowance | None:
+        """Spend the tenant's tokens, or refuse; None if it needs none.
+
+        ``spent``: it has spent them for this request, in a cell that it has left.
+        """
         self._refuse_suspended(tenant, submissions)
         limit = self.limit(tenant)
-        if limit is None:
+        if limit is None or spent:
             return None
         try:
             return self._rate.take(tenant.id, limit, submissions)
@@ -163,11 +168,11 @@ class Gate(SubmissionLimits):
             self.count(tenant, refused, submissions)
             raise
 
-    def refuse_early(self, tenant: TenantProfile) -> None:
+    def refuse_early(self, tenant: TenantProfile, *, spent: bool = False) -> None:
         """Refuse, before the request is read, what would be refused anyway."""
         self._refuse_suspended(tenant)
         limit = self.limit(tenant)
-        if limit is not None:
+        if limit is not None and not spent:
             try:
                 self._rate.check(tenant.id, limit)
             except Refused as refused:

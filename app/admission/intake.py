@@ -26,6 +26,7 @@ from app.errors import (
     FieldError,
     IdempotencyKeyReused,
     Refused,
+    TenantMoved,
     ValidationFailed,
     field_error,
     invalid_document,
@@ -70,6 +71,8 @@ class Intake:
     blobs: BlobStore
     #: Where new jobs of a type go.
     pools_of_types: PoolsOfTypes
+    #: The number of the cell, for ids; 0: there are no cells.
+    cell: int
 
 
 def job_submission(
@@ -84,10 +87,11 @@ def job_submission(
     jitter: bool = True,
     resubmitted_from: str | None = None,
     budget: ErrorBudget | None = None,
+    cell: int = 0,
 ) -> Submission:
     """A submission of a job; refuses what its type does not take.
 
-    ``budget``: shared with the other submissions of the same request.
+    ``budget``: shared with the other submissions of the same request. ``cell``: for its id.
     """
     job_type = types.get(type_name)
     if job_type is None:
@@ -97,7 +101,7 @@ def job_submission(
     # An application is the same as one of POST /applications, leaderboard included.
     application = fitted if isinstance(fitted, ApplicationPayload) else None
     return Submission(
-        id=new_id(),
+        id=new_id(cell=cell),
         tenant_id=tenant_id,
         type=job_type.name,
         pool=job_type.pool,
@@ -170,7 +174,7 @@ def take_in(
         admitted = make_durable(services, submissions, key)
         joined = not admitted.repeated
         return admitted
-    except IdempotencyKeyReused:
+    except (IdempotencyKeyReused, TenantMoved):
         joined = False
         raise
     finally:
@@ -183,6 +187,7 @@ def take_what_fits(
     """Make those durable, together, that there is room for; refuse the others by id."""
     submissions, gate = directed(services, tenant, submissions), services.gate
     entered = gate.enter(tenant, submissions, blob_bytes=blob_bytes_of(submissions))
+    joined = True
     try:
         left, left_bytes, fitting = dict(entered.jobs), entered.blob_bytes, []
         refused: dict[str, Refused] = {}
@@ -201,8 +206,11 @@ def take_what_fits(
         if not fitting:
             raise error
         return make_durable(services, fitting, None), refused
+    except TenantMoved:
+        joined = False
+        raise
     finally:
-        gate.settle(entered)
+        gate.settle(entered, joined=joined)
 
 
 def make_durable(
@@ -215,7 +223,7 @@ def make_durable(
         submissions = put_payloads(services.blobs, submissions, large)
     try:
         admitted = services.admission.admit(submissions, key)
-    except IdempotencyKeyReused:
+    except (IdempotencyKeyReused, TenantMoved):
         discard_payloads(services.blobs, large)
         raise
     if admitted.repeated:

@@ -1,4 +1,7 @@
-"""How much a tenant may submit, send and have: its terms, the deployment's settings, its tier."""
+"""How much a tenant may submit, send and have: its terms, the deployment's settings, its tier.
+
+Of a tenant that lives in several cells, each has its part of it.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,9 @@ class SubmissionLimits:
         rate, burst = tenant.submit_per_second, tenant.submit_burst
         if rate is None and (self._per_second is not None or tenant.tier_limits):
             rate, burst = self.usual_rate(tenant.tier), burst or self._burst
-        return limit_of(rate, burst) if rate else None
+        if not rate:
+            return None
+        return limit_of(rate * tenant.share, None if burst is None else burst * tenant.share)
 
     def usual_rate(self, tier: str) -> float | None:
         """Submissions per second of a tier's tenants; 0 or None: no limit."""
@@ -50,15 +55,16 @@ class SubmissionLimits:
 
     def bound(self, tenant: TenantProfile, name: str) -> float | None:
         """The tenant's bound of that name in its terms; None: no limit."""
-        own: float | None = getattr(tenant, name)
-        if own is not None:
-            return own
-        usual = self._bounds.get(name)
-        if usual is None and tenant.tier_limits:
-            usual = getattr(TIER_LIMITS[Tier(tenant.tier)], name)
-        return usual or None
+        bound: float | None = getattr(tenant, name)
+        if bound is None:
+            bound = self._bounds.get(name)
+            if bound is None and tenant.tier_limits:
+                bound = getattr(TIER_LIMITS[Tier(tenant.tier)], name)
+        if not bound or tenant.share == 1.0:
+            return bound or None
+        return max(1.0, bound * tenant.share)
 
     def depth_limit(self, tenant: TenantProfile, pool: str) -> int:
         """How many jobs of the tenant may wait in the pool."""
         depth = tenant.limits_of(pool).depth
-        return self._queue_depth if depth is None else depth
+        return tenant.part_of(self._queue_depth if depth is None else depth)

@@ -19,6 +19,15 @@ OWN_METRICS = {
     "fairline_disk_free_bytes{volume}": "Free space where the blob folder is; none with S3.",
     "fairline_disk_size_bytes{volume}": "Size of the file system where the blob folder is.",
 }
+#: Those of them that are the same from every cell: reported once by a process that serves several.
+OF_PROCESS = frozenset(
+    {"fairline_build_info", "fairline_disk_free_bytes", "fairline_disk_size_bytes"}
+)
+#: What a process that serves several cells reports about them; all others, but for OF_PROCESS,
+#: have the label ``cell`` then.
+CELL_METRICS = {
+    "fairline_cell_reachable{cell}": "1 if the cell responded, 0 if it did not.",
+}
 #: Metrics of the whole system, in the order of the page, with their labels and their help;
 #: ``_total`` are counters.
 METRICS = {

@@ -11,9 +11,12 @@ import click
 from flask import Flask
 
 from app.cli.audit import audit
+from app.cli.cells import cells
+from app.cli.cells_promote import promote_cell
 from app.cli.encryption import encryption
 from app.cli.errors import FairlineCommand
 from app.cli.keys import keys
+from app.cli.placements import move as _move  # noqa: F401 - adds commands to those of tenants
 from app.cli.quotas import quotas
 from app.cli.tenants import database, tenants
 from models.audit import Act, record_first
@@ -26,8 +29,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def register_commands(app: Flask) -> None:
+    cells.add_command(promote_cell)
     platform = (migrate, run_scheduler, show_demo, replay_dead_letters)
-    for command in (tenants, keys, quotas, audit, encryption, *platform):
+    for command in (tenants, keys, quotas, audit, encryption, cells, *platform):
         app.cli.add_command(command)
 
 

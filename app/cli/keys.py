@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from typing import Any
 
 import click
 
+from app.cli.cells import all_cells, cells_of, every_database
 from app.cli.errors import FairlineGroup
 from app.cli.tenants import MOST_LISTED, cell, database, show_table
 from app.tenants import changes
 from app.tenants.keys import SHORT, presented
-from app.tenants.listing import list_keys, read_tenant
+from app.tenants.listing import ListedKey, list_keys, read_tenant
 from models.audit import Act
 from models.store.clock import DATABASE_CLOCK
 from models.store.session import connect
@@ -75,7 +77,8 @@ def issue(
     """Issue a key and print it once."""
     if (tenant is None) is not operator:
         raise click.UsageError("Give either --tenant or --operator.")
-    issued = changes.issue_key(database(), tenant, label, scopes=scopes, expires_at=expires)
+    with nullcontext(database()) if tenant is None else cells_of(tenant) as engine:
+        issued = changes.issue_key(engine, tenant, label, scopes=scopes, expires_at=expires)
     click.echo(issued.key)
     # On stderr, so that a script reads the key and nothing else.
     revoking = f"flask --app app keys revoke {issued.id}"
@@ -93,19 +96,41 @@ def revoke(key: str) -> None:
     short = sent.id if sent else key
     if not SHORT.fullmatch(short):  # not repeated: it may be a part of the secret
         raise click.UsageError("Not a key: its id is in the first column of keys list.")
-    revoked_at = changes.revoke_key(database(), short)
+    revoked_at = revoke_key(short)
     click.echo(f"key {short} revoked at {cell(revoked_at)}")
+
+
+def revoke_key(key_id: str) -> datetime:
+    """Revoke a key, in every cell that has it; when it was revoked first."""
+    from app.config import settings
+
+    if not settings().registry_url:
+        return changes.revoke_key(database(), key_id)
+    from app.cells.tenant_changes import revoke_everywhere
+
+    with all_cells() as found:
+        databases = {cell: found.engine(cell) for cell in found.cells()}
+        # An operator's may be in a database that is no cell's.
+        return revoke_everywhere({**databases, "home": database()}, key_id)
 
 
 @keys.command("list", acts=())
 @click.option("--tenant", default=None, help="Only keys of this tenant.")
 def show_keys(tenant: str | None) -> None:
     """List keys, without their secrets, which are not stored."""
-    with connect(database()) as connection:
-        listed = None if tenant is None else read_tenant(connection, tenant)
-        if tenant is not None and listed is None:
-            raise changes.no_tenant(tenant)
-        found = list_keys(connection, MOST_LISTED, listed.tenant.id if listed else None)
+    found: dict[str, ListedKey] = {}
+    with every_database() as engines:
+        known = False
+        for engine in engines:
+            with connect(engine) as connection:
+                listed = None if tenant is None else read_tenant(connection, tenant)
+                if tenant is not None and listed is None:
+                    continue
+                known = True
+                of = listed.tenant.id if listed else None
+                found |= {key.id: key for key in list_keys(connection, MOST_LISTED, of)}
+    if tenant is not None and not known:
+        raise changes.no_tenant(tenant)
     rows = [
         (
             key.id,
@@ -117,7 +142,7 @@ def show_keys(tenant: str | None) -> None:
             key.last_used_at,
             key.revoked_at,
         )
-        for key in found
+        for key in found.values()
     ]
     titles = ("KEY", "TENANT", "NAME", "SCOPES", "ISSUED", "EXPIRES", "LAST USED", "REVOKED")
     show_table(titles, rows)

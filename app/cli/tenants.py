@@ -130,10 +130,14 @@ def terms(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @tenants.command("create", acts=(Act.TENANT_CREATE,))
 @click.argument("name")
+@click.option("--cell", "in_cell", help="The cell that it lives in; else one that has few tenants.")
 @terms
-def create(name: str, change: Change) -> None:
+def create(name: str, in_cell: str | None, change: Change) -> None:
     """Create a tenant."""
-    show_terms(changes.create_tenant(database(), name, change))
+    from app.cli.cells import new_home
+
+    with new_home(name, in_cell) as engine:
+        show_terms(changes.create_tenant(engine, name, change))
 
 
 @tenants.command("set", acts=(Act.TENANT_CHANGE,))
@@ -145,14 +149,21 @@ def change_terms(name: str, change: Change) -> None:
         raise click.UsageError(
             "Nothing to change: give a tier, a weight, a rate, types or a limit."
         )
-    show_terms(changes.change_tenant(database(), name, change))
+    from app.cli.cells import cells_of
+
+    with cells_of(name) as engine:
+        changed = changes.change_tenant(engine, name, change)
+    show_terms(changed)
 
 
 @tenants.command("ensure", acts=(Act.TENANT_CREATE,))
 @click.argument("name")
 def ensure(name: str) -> None:
     """Create a tenant if it does not exist."""
-    changes.ensure_tenant(database(), name)
+    from app.cli.cells import new_home
+
+    with new_home(name, None) as engine:
+        changes.ensure_tenant(engine, name)
     click.echo(f"tenant {name}")
 
 
@@ -160,7 +171,10 @@ def ensure(name: str) -> None:
 @click.argument("name")
 def suspend(name: str) -> None:
     """Accept nothing from a tenant and dispatch none of its queued jobs, until it is resumed."""
-    suspension.suspend_tenant(database(), name)
+    from app.cli.cells import cells_of
+
+    with cells_of(name) as engine:
+        suspension.suspend_tenant(engine, name)
     click.echo(f"tenant {name}: suspended")
 
 
@@ -168,7 +182,10 @@ def suspend(name: str) -> None:
 @click.argument("name")
 def resume(name: str) -> None:
     """Take a suspension back."""
-    suspension.resume_tenant(database(), name)
+    from app.cli.cells import cells_of
+
+    with cells_of(name) as engine:
+        suspension.resume_tenant(engine, name)
     click.echo(f"tenant {name}: resumed")
 
 
@@ -179,17 +196,26 @@ def delete(name: str, yes: bool) -> None:
     """Delete a tenant with everything it has; the scheduler removes it in the background."""
     if not yes:
         click.confirm(f"Delete {name} with all its jobs, results, keys and usage?", abort=True)
-    suspension.delete_tenant(database(), name)
+    from app.cli.cells import cells_of
+
+    with cells_of(name) as engine:
+        suspension.delete_tenant(engine, name)
     click.echo(f"tenant {name}: suspended, its keys are revoked, its rows are being removed")
 
 
 @tenants.command("list", acts=())
 def show_tenants() -> None:
     """List all tenants with their terms."""
-    with connect(database()) as connection:
-        found = [listed.tenant for listed in list_tenants(connection, MOST_LISTED)]
+    from app.cli.cells import every_database
+
+    found: dict[str, TenantProfile] = {}
+    with every_database() as engines:
+        for engine in engines:
+            with connect(engine) as connection:
+                listed = [one.tenant for one in list_tenants(connection, MOST_LISTED)]
+            found |= {one.name: one for one in listed}
     rows = []
-    for one in found:
+    for _, one in sorted(found.items()):
         rates = (one.submit_per_second, one.submit_burst)
         tier_limits = "yes" if one.tier_limits else "no"
         rows.append((one.name, one.tier, weight_text(one), tier_limits, *rates, limits_text(one)))

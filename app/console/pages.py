@@ -19,6 +19,8 @@ NAVIGATION = (
     ("/console/limits", "Circuits and quotas", "limits"),
     ("/console/audit", "Audit log", "audit"),
 )
+#: The same, where there are cells.
+OF_CELLS = (("/console/cells", "Cells", "cells"),)
 #: Path and name of what is beside the menu: empty until somebody has run the lab.
 ELSEWHERE = (("/console/lab", "Load lab"),)
 

@@ -34,6 +34,7 @@ from app.api.http.body import read_body
 from app.api.http.problems import problem_of
 from app.api.http.state import wants_newest
 from app.api.routes.events import event_stream
+from app.api.routes.overview import cells_here
 from app.api.services import current_services
 from app.config import Settings
 from app.console.assets import asset_url
@@ -50,7 +51,7 @@ from app.console.page import (
     local,
     route,
 )
-from app.console.pages import ELSEWHERE, NAVIGATION
+from app.console.pages import ELSEWHERE, NAVIGATION, OF_CELLS
 from app.console.sign_in import cookie_here, forget
 from app.errors import (
     Forbidden,
@@ -97,7 +98,7 @@ def register_console(app: Flask, settings: Settings) -> None:
     app.jinja_env.globals.update(
         FORMATS,
         asset=asset_url,
-        navigation=NAVIGATION,
+        navigation=(*NAVIGATION, *OF_CELLS) if settings.registry_url else NAVIGATION,
         elsewhere=ELSEWHERE,
         flower_url=settings.flower_url,
     )
@@ -139,14 +140,21 @@ def refuse_nul_in(given: MultiDict[str, str]) -> None:
 
 def common_variables() -> dict[str, Any]:
     if not has_request_context():  # a part that is rendered for several viewers
-        return {"path": "", "notice": "", "signed_in": False, "read_only": False}
+        return {"path": "", "notice": "", "signed_in": False, "read_only": False, "cell": ""}
     return {
         "standby": current_services().standby,
+        "cell": own_cell(),
         "path": request.path,
         "notice": unquote(request.cookies.get(NOTICE_COOKIE, "")),
         "signed_in": session_of(request.environ, cookie_here()) is not None,
         "read_only": is_read_only(),
     }
+
+
+def own_cell() -> str:
+    """The cell that is shown; empty: there are none."""
+    cells = cells_here()
+    return "" if cells is None else cells.name_of(current_services().cell)
 
 
 def is_read_only() -> bool:

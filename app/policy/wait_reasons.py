@@ -23,6 +23,7 @@ class WaitReason(StrEnum):
     """What holds a job back, in the order in which one binds; see :func:`in_words`."""
 
     NONE = "none"
+    CELL_AWAY = "cell_away"
     RUNNING = "running"
     WORKER_LOST = "worker_lost"
     STARTING = "starting"
@@ -213,6 +214,9 @@ def in_words(reason: WaitReason, facts: Facts, voice: Voice = TO_TENANT) -> str:
 #: Of reasons that need no more than a name.
 SENTENCES = {
     WaitReason.NONE: "It has ended.",
+    WaitReason.CELL_AWAY: (
+        "The cell of your account is not responding; the job is kept, and starts when it is back."
+    ),
     WaitReason.RUNNING: "It is running.",
     WaitReason.WORKER_LOST: "Its worker was lost; it is about to be queued again.",
     WaitReason.STARTING: "It has been dispatched; a worker is about to start it.",

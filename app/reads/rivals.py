@@ -20,14 +20,15 @@ MOST_LANES = 200
 
 #: A lane that is held back competes for nothing.
 READ_RIVALS = f"""{lane_walk(most=MOST_LANES)}
-    SELECT coalesce(tenant.tier, 'standard') AS tier, tenant.weight, count(*)::int AS tenants,
+    SELECT coalesce(tenant.tier, 'standard') AS tier, tenant.weight,
+           coalesce(tenant.share, 1) AS share, count(*)::int AS tenants,
            (SELECT max(place) FROM lane) >= {MOST_LANES} AS cut
     FROM (
         SELECT DISTINCT tenant_id FROM lane
         WHERE tenant_id <> %(tenant_id)s AND dependency NOT IN ({HELD_DEPENDENCIES})
     ) AS rival
     LEFT JOIN tenants AS tenant ON tenant.id = rival.tenant_id
-    GROUP BY 1, 2
+    GROUP BY 1, 2, 3
 """
 
 
@@ -66,5 +67,5 @@ def read_rivals(connection: Connection, pool: str, tenant_id: int) -> Rivals:
         if row.tier == Tier.FREE:
             free += row.tenants
         else:
-            paying[entitlement_of(Tier(row.tier), row.weight)] += row.tenants
+            paying[entitlement_of(Tier(row.tier), row.weight, row.share)] += row.tenants
     return Rivals(paying, free, more)

@@ -78,6 +78,7 @@ READ_FACTS = f"""
               AND other.pool = job.pool AND other.slice = slice.name)::int AS slice_in_flight,
            alive.shared, alive.sliced,
            coalesce(tenant.tier, 'standard') AS tier, tenant.weight AS own_weight,
+           coalesce(tenant.share, 1) AS own_share,
            share.started_per_second, ended.starts, ended.starts_seconds, ended.types, ended.runs,
            (SELECT mean_seconds FROM job_types WHERE type = job.type) AS usual_seconds,
            pool_share.weight AS total_weight, share.weight AS share_weight,
@@ -271,7 +272,7 @@ def reach_of(connection: Connection, row: Row[Any]) -> tuple[int, int, float, bo
     sliced_idle = max(0, row.sliced - row.slice_in_flight)
     rivals = read_rivals(connection, row.pool, row.tenant_id)
     if row.tier != Tier.FREE:
-        own = entitlement_of(Tier(row.tier), row.own_weight)
+        own = entitlement_of(Tier(row.tier), row.own_weight, row.own_share)
         share = rivals.share_of(own, row.total_weight)
         slots = row.shared + row.sliced
         if row.sliced:

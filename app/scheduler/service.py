@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from celery import Celery
 from sqlalchemy import Engine
@@ -51,12 +52,13 @@ from app.scheduler.protection.restrictions import (
 from app.scheduler.role import (
     REAP_PAUSE_SECONDS,
     Housekeeping,
+    Role,
     RoleQueries,
     TimedRole,
     run_due,
 )
 from app.telemetry.hooks import system_meters
-from models.blobs import open_blobs
+from models.blobs import BlobStore, open_blobs
 from models.job_counts import FOLD_SECONDS, RECOUNT_SECONDS, CountFolder, Recounter
 from models.jobs.expire import PREPARED as EXPIRE
 from models.leadership import RENEW_SECONDS, Leader
@@ -66,6 +68,9 @@ from models.store.errors import StateStoreError
 from models.tallies import Tallies
 from tasks.registry import JobType, load_types
 from tasks.retry.guards import THROTTLE_CRASHES
+
+if TYPE_CHECKING:
+    from app.scheduler.cell_roles import CellRoles
 
 logger = logging.getLogger(__name__)
 
@@ -146,6 +151,18 @@ def telemetry_roles(engine: Engine, leader: Leader) -> list[TimedRole]:
     return [TimedRole(Observer(meters, engine, leader), OBSERVE_SECONDS)]
 
 
+def open_cell_roles(
+    engine: Engine, leader: Leader, settings: Settings, name: str, blobs: BlobStore
+) -> CellRoles | None:
+    """What it does as one of several cells; None: there are no others."""
+    if not settings.registry_url:
+        return None
+    from app.scheduler.cell_roles import CellRoles
+
+    keep_seconds = settings.keep_finished_days * DAY_SECONDS
+    return CellRoles(engine, leader, settings, name, blobs, keep_seconds)
+
+
 class SchedulerService:
     def __init__(self, engine: Engine, celery: Celery, settings: Settings) -> None:
         self._engine = engine
@@ -154,6 +171,8 @@ class SchedulerService:
         self._tallies = Tallies()
         self._publisher = Publisher(celery, settings.publish_seconds, self._tallies)
         types = load_types(settings.job_modules, demo=settings.demo_types)
+        blobs = open_blobs(settings.blob_url)
+        self._cells = cells = open_cell_roles(engine, leader, settings, self._name, blobs)
         self._reaping = TimedRole(
             Reaper(engine, leader, types, self._tallies), 1.0, idle_seconds=CALM_SECONDS
         )
@@ -168,7 +187,6 @@ class SchedulerService:
             *self._working_roles(types, settings),
             TimedRole(Recorder(engine, leader), RECORD_SECONDS),
         ]
-        blobs = open_blobs(settings.blob_url)
         kept = Kept(
             finished=settings.keep_finished_days * DAY_SECONDS,
             dead=settings.keep_dead_days * DAY_SECONDS,
@@ -178,6 +196,11 @@ class SchedulerService:
             audit=settings.keep_audit_days * DAY_SECONDS,
         )
         classifier = Classifier(engine, leader, types, settings.served_pool_names)
+        collector, remover = Collector(engine, leader, blobs), TenantRemover(engine, leader, blobs)
+        eraser = Eraser(engine, leader, blobs)
+        if cells is not None:
+            collector.others = eraser.others = cells.others
+            remover.on_removed = cells.forget
         self._housekeeping = Housekeeping(
             leader,
             [
@@ -185,9 +208,9 @@ class SchedulerService:
                 # Not beside dispatching, which would wait for a row that somebody has locked.
                 TimedRole(CountWriter(engine, self._tallies), COUNT_SECONDS),
                 TimedRole(Retirer(engine, leader, blobs, kept), 0.0, idle_seconds=RETIRE_SECONDS),
-                TimedRole(Collector(engine, leader, blobs), 0.0),
-                TimedRole(Eraser(engine, leader, blobs), ERASE_SECONDS, idle_seconds=CALM_SECONDS),
-                TimedRole(TenantRemover(engine, leader, blobs), 0.0, idle_seconds=REMOVE_SECONDS),
+                TimedRole(collector, 0.0),
+                TimedRole(eraser, ERASE_SECONDS, idle_seconds=CALM_SECONDS),
+                TimedRole(remover, 0.0, idle_seconds=REMOVE_SECONDS),
                 TimedRole(Forecaster(engine, leader), FORECAST_SECONDS),
                 TimedRole(classifier, CLASSIFY_SECONDS, pause_factor=PAUSE_FACTOR),
                 TimedRole(RetryBudgets(engine, leader), JUDGE_SECONDS, pause_factor=PAUSE_FACTOR),
@@ -222,7 +245,7 @@ class SchedulerService:
             TimedRole(replayer, REPLAY_SECONDS),
             TimedRole(Promoter(engine, leader, pools, settings.promote_per_second), 0.05),
             TimedRole(folder, FOLD_SECONDS),
-            TimedRole(dispatcher, 0.0),
+            TimedRole(self._after_check(dispatcher), 0.0),
         ]
         self._looks = WorkLooks(engine, looks, lambda: dispatcher.has_work or replayer.has_work)
         return [
@@ -231,10 +254,15 @@ class SchedulerService:
             TimedRole(autoscaler, EVERY_SECONDS, idle_seconds=CALM_SECONDS),
         ]
 
+    def _after_check(self, role: Role) -> Role:
+        return role if self._cells is None else self._cells.after_check(role)
+
     def run(self, stop: threading.Event) -> None:
         """Call the roles until ``stop`` is set, then hand over at once."""
         self._housekeeping.start()
         self._looks.start()
+        if self._cells is not None:
+            self._cells.start()
         away = False
         while not stop.is_set():
             try:
@@ -256,6 +284,8 @@ class SchedulerService:
         except StateStoreError as error:
             logger.warning("could not hand over: %s", error)
         self._housekeeping.stop()
+        if self._cells is not None:
+            self._cells.close()
 
     def _turn(self, stop: threading.Event) -> None:
         """Call the roles that are due, then pause until the next are."""

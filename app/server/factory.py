@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from celery import Celery
 from flask import Blueprint, Flask
 from sqlalchemy import Engine
 from werkzeug.utils import find_modules, import_string
@@ -40,7 +41,7 @@ from app.scheduler.relief import Relief, keep_relief
 from app.server.access_log import AccessLog
 from app.server.wsgi import FairlineApp
 from app.telemetry.hooks import requests_of, start_telemetry
-from app.tenants.directory import Directory
+from app.tenants.directory import Callers, Directory
 from app.tenants.operator_rules import OperatorRules
 from app.tenants.sessions import Sessions
 from models.blobs import open_blobs
@@ -59,12 +60,24 @@ from models.tallies import Tallies
 
 if TYPE_CHECKING:
     from app.api.auth.oidc import OidcClient
+    from app.cells.router import CellRouter
 
 logger = logging.getLogger(__name__)
 
 
-def build_app(settings: Settings) -> FairlineApp:
-    """The Flask application of one process."""
+def build_app(
+    settings: Settings,
+    *,
+    celery: Celery = celery,
+    cell: int = 0,
+    callers: Callers | None = None,
+    sessions: Sessions | None = None,
+) -> FairlineApp:
+    """The Flask application of one process, or of one cell in it.
+
+    ``cell``: its number. ``callers``: of all cells, and ``sessions`` those of the home cell, for
+    pages.
+    """
     app = FairlineApp("app", static_folder=None)
     # Admission and polling use one connection each, with group commit; the others serve the cold
     # routes, so that submissions never wait behind a leaderboard.
@@ -84,9 +97,9 @@ def build_app(settings: Settings) -> FairlineApp:
     )
     anywhere = settings.anonymous_from == "anywhere"
     rules = rules_of(settings)
-    sessions = Sessions(
+    sessions = sessions or Sessions(
         engine,
-        directory,
+        callers or directory,
         settings.admission_seconds,
         idle_seconds=settings.session_idle_minutes * 60.0,
         longest_seconds=settings.session_hours * 3600.0,
@@ -106,11 +119,12 @@ def build_app(settings: Settings) -> FairlineApp:
         views=Views(engine, settings.admission_seconds),
         tenants=CallerTenants(directory, settings.anonymous_tenant, anywhere=anywhere),
         visitors=Visitors(
-            directory,
+            callers or directory,
             sessions,
             settings.anonymous_tenant,
             settings.console_open,
             anywhere=anywhere,
+            own=directory,
         ),
         sessions=sessions,
         oidc=open_oidc(settings),
@@ -129,10 +143,12 @@ def build_app(settings: Settings) -> FairlineApp:
         read_seconds=settings.admission_seconds,
         served_pools=settings.served_pool_names,
         pools_of_types=PoolsOfTypes(engine, settings.served_pool_names),
+        cell=cell,
         events=Watch(engine, settings.admission_seconds),
         tenant_page=show_beside,
     )
     app.extensions["fairline"] = services
+    app.extensions["fairline_celery"] = celery
     for blueprint in (*api_blueprints(), openapi):
         app.register_blueprint(blueprint)
     app.after_request(tell_lag)
@@ -194,24 +210,55 @@ def end_of_keys(app: FairlineApp, keys: Collection[str]) -> None:
     app.extensions["fairline_live_pages"].check_rights()
 
 
-def begin_serving(app: FairlineApp, stop: threading.Event) -> None:
-    """Start the threads of an API process: telemetry, presence, relief."""
+def begin_serving(app: FairlineApp | CellRouter, stop: threading.Event) -> None:
+    """Start the threads of an API process."""
+    if settings().access_log:
+        app.wsgi_app = AccessLog(app.wsgi_app)  # type: ignore[method-assign]  # as Flask documents
+    if isinstance(app, FairlineApp):
+        begin_app(app, stop)
+    else:
+        app.begin_serving()
+
+
+def begin_app(app: Flask, stop: threading.Event) -> None:
+    """Start the threads of one application: telemetry, presence, relief."""
+    assert isinstance(app, FairlineApp)
     services: Services = app.extensions["fairline"]
     engine = services.engine
     start_telemetry("api", engine)
     app.traced = requests_of(app)
-    if settings().access_log:
-        app.wsgi_app = AccessLog(app.wsgi_app)  # type: ignore[method-assign]  # as Flask documents
     threading.Thread(target=announce_api, args=(engine, stop), name="presence", daemon=True).start()
     # What the relief dispatches is counted too, whether this process admits anything or not.
     services.admission.counting.start()
-    publisher = Publisher(celery, settings().publish_seconds, services.admission.tallies)
+    broker = app.extensions["fairline_celery"]
+    publisher = Publisher(broker, settings().publish_seconds, services.admission.tallies)
     pace = settings().promote_per_second
     relief = Relief(engine, publisher, process_name("api"), job_types, promote_per_second=pace)
     threading.Thread(target=keep_relief, args=(relief, stop), name="relief", daemon=True).start()
 
 
-def end_serving(app: Flask, stop: threading.Event) -> None:
+def stream_closers(app: FairlineApp | CellRouter) -> list[Callable[[], object]]:
+    """What ends event streams and live pages, which never end by themselves."""
+    apps = [app] if isinstance(app, FairlineApp) else app.served.apps()
+    return [
+        closer
+        for each in apps
+        for closer in (
+            each.extensions["fairline"].events.close,
+            each.extensions["fairline_live_pages"].close,
+        )
+    ]
+
+
+def end_serving(app: FairlineApp | CellRouter, stop: threading.Event) -> None:
+    """Stop the threads of an API process."""
+    if isinstance(app, FairlineApp):
+        end_app(app, stop)
+    else:
+        app.end_serving()
+
+
+def end_app(app: Flask, stop: threading.Event) -> None:
     """Stop the threads and remove the process from the list of live ones."""
     stop.set()
     services: Services = app.extensions["fairline"]

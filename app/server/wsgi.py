@@ -17,7 +17,8 @@ from app.api.http.problems import problem_of
 from app.api.http.state import repeats_on_primary
 from app.api.routes.applications import read_application, submit_application
 from app.api.routes.jobs import read_job, submit_job
-from app.log_ids import current_request
+from app.errors import TenantMoved
+from app.log_ids import MOVED, current_request
 from app.tenants.scopes import Scope
 from models.jobs.ids import ID_CHARACTERS
 from models.store.errors import StateStoreError
@@ -64,6 +65,7 @@ class FairlineApp(Flask):
     def handle_user_exception(self, e: Exception) -> HTTPException | ResponseReturnValue:
         """As in Flask; refusals are counted."""
         self.extensions["fairline"].refused.note(e, request.environ)
+        note_moved(e, request.environ)
         return super().handle_user_exception(e)
 
     def answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -82,6 +84,13 @@ class FairlineApp(Flask):
                 return super().wsgi_app(environ, start_response)
         except Exception as error:  # noqa: BLE001 - as in Flask: every error is an answer
             services.refused.note(error, environ)
+            note_moved(error, environ)
             reply = problem_of(error)
         answer: Iterable[bytes] = reply(environ, start_response)
         return answer
+
+
+def note_moved(error: Exception, environ: WSGIEnvironment) -> None:
+    """Tell the router, if there is one, that the request belongs into another cell."""
+    if isinstance(error, TenantMoved):
+        environ[MOVED] = True

@@ -47,9 +47,17 @@ class Running(Generic[S]):
 
     def start(self, seconds: float = 60.0) -> None:
         """Start every process and wait until the service is ready."""
+        self.begin()
+        self.await_ready(seconds)
+
+    def begin(self) -> None:
+        """Start every process."""
         for spec in self.service.processes():
             spec.before_start()
             self.children.append(spawn(spec, os.environ, self.log(spec)))
+
+    def await_ready(self, seconds: float = 60.0) -> None:
+        """Wait until the service is ready."""
         deadline = time.monotonic() + seconds
         while not self.service.is_ready():
             dead = [child.spec for child in self.children if child.poll() is not None]

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import Engine, Row
 
@@ -83,6 +83,19 @@ class Caller:
     name: str | None = None
 
 
+class Callers(Protocol):
+    """Finds callers: in one database, or in those of all cells."""
+
+    def caller(self, authorization: str) -> Caller:
+        """The caller whose key is in this header."""
+
+    def of_id(self, key: str) -> Caller:
+        """The caller with the key of this id, for whom a session vouches."""
+
+    def keyless(self, name: str) -> Caller | None:
+        """A caller without a key that acts as the tenant of that name."""
+
+
 class Directory:
     """The keys and tenants that one process has read."""
 
@@ -131,6 +144,26 @@ class Directory:
         if found is None and self._clock() >= self._unknown.get(sent.id, -math.inf):
             found = self._key_reads.submit(sent.id, self._read_seconds)
         if found is None or not same_digest(found.digest, sent.digest):
+            raise Unauthenticated("This API key is not known.")
+        return self._valid(found)
+
+    def look_up(self, keys: Sequence[str]) -> list[Caller | None]:
+        """The callers with the keys of these ids, valid or not; None: there is no such key.
+
+        That there is none is not remembered: the key of a tenant that moves here comes with it.
+        """
+        unread = {key for key in keys if key not in self._callers}
+        if unread:
+            self._read_keys(unread)
+        return [self._callers.get(key) for key in keys]
+
+    def cached(self, authorization: str) -> Caller | None:
+        """The caller whose key is in this header, if it is known without a read."""
+        sent = parse_authorization(authorization)
+        found = None if sent is None else self._callers.get(sent.id)
+        if sent is None or found is None:
+            return None
+        if not same_digest(found.digest, sent.digest):
             raise Unauthenticated("This API key is not known.")
         return self._valid(found)
 
@@ -217,10 +250,12 @@ class Directory:
             if not caller.revoked and (caller.expires is None or now < caller.expires)
         }
         found = self._read_keys(valid)
-        for key in valid - set(found):
-            self._callers[key] = replace(self._callers[key], revoked=True)
-        if revoked := {key for key in valid if self._callers[key].revoked}:
-            self.on_ended(revoked)
+        gone = valid - set(found)
+        for key in gone:
+            # Forgotten, not revoked: it comes back if its tenant moves here again.
+            self._callers.pop(key, None)
+        if ended := gone | {key for key, caller in found.items() if caller.revoked}:
+            self.on_ended(ended)
         self._sweep_at = self._clock() + SWEEP_SECONDS
 
     def _tell_of_expired(self) -> None:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Engine, Row
 
 from app.errors import Forbidden, Unauthenticated
-from app.tenants.directory import Caller, Directory
+from app.tenants.directory import Caller, Callers
 from app.tenants.operator_rules import ExternalOperator, OperatorRules
 from models.audit import Act, record, recording
 from models.store.group_commit import GroupCommit
@@ -83,7 +83,7 @@ class Sessions:
     def __init__(
         self,
         engine: Engine,
-        directory: Directory,
+        directory: Callers,
         read_seconds: float,
         *,
         idle_seconds: float,

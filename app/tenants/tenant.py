@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import ceil
 from types import MappingProxyType
 from typing import Any
 
@@ -19,7 +20,7 @@ TIERS = ("free", "standard", "pro", "enterprise")
 TENANT_COLUMNS = """
     tenant.id, tenant.name, tenant.tier, tenant.weight, tenant.tier_limits,
     tenant.submit_per_second, tenant.submit_burst, tenant.requests_per_second,
-    tenant.idempotency_keys, tenant.blob_bytes, tenant.types,
+    tenant.idempotency_keys, tenant.blob_bytes, tenant.types, tenant.share,
     tenant.suspended_at IS NOT NULL AS suspended, tenant.deleted_at IS NOT NULL AS deleting,
     (SELECT json_object_agg(limits.pool, json_build_object(
                 'in_flight', limits.in_flight, 'reserved', limits.reserved,
@@ -71,6 +72,13 @@ class TenantProfile:
     #: Everything of it is being removed.
     deleting: bool = False
 
+    #: The part of its weight and limits that holds here, if it lives in several cells.
+    share: float = 1.0
+
+    def part_of(self, limit: int) -> int:
+        """The part of a limit that holds here: at least one, so that it can be used."""
+        return limit if self.share == 1.0 else ceil(limit * self.share)
+
     def limits_of(self, pool: str) -> PoolLimits:
         """The limits in one pool."""
         return self.limits.get(pool, NO_LIMITS)
@@ -100,5 +108,6 @@ def tenant_of(columns: RowMapping | Mapping[str, Any]) -> TenantProfile:
         limits=MappingProxyType({pool: PoolLimits(**of) for pool, of in limits.items()}),
         suspended=columns["suspended"],
         deleting=columns["deleting"],
+        share=float(columns["share"]),
         **numbers,
     )

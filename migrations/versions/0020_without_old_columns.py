@@ -9,7 +9,7 @@ from __future__ import annotations
 from alembic import op
 
 revision = "0020"
-down_revision = "0023"
+down_revision = "0027"
 contract = True
 
 

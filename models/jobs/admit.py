@@ -8,6 +8,8 @@ after a lost answer changes nothing.
 A job that comes alone while a worker offers to run it (`models.jobs.offer`) is born running, as if
 that worker had claimed it.
 
+For a tenant that is away, as it is placed in another cell, nothing is inserted, not even a key.
+
 An idempotency key is a row: of concurrent requests under one key exactly one inserts it, and only
 that one's jobs are inserted. The others then read what it stands for. Every statement takes locks
 in one order: keys, lanes, counts, each sorted.
@@ -23,9 +25,15 @@ from sqlalchemy import Connection, Engine
 
 from models.encryption.key_ring import ContentKind, Place
 from models.encryption.values import digest_matches, encrypt_digest, encrypt_json, key_ring
-from models.jobs.held_back import DEPENDENCIES_NOT_CLOSED, THROTTLED
+from models.jobs.held_back import AWAY, DEPENDENCIES_NOT_CLOSED, THROTTLED
 from models.jobs.offer import FIRST_OFFER, TELL
-from models.jobs.submission import Admitted, KeyReused, Submission, SubmissionGroup
+from models.jobs.submission import (
+    Admitted,
+    KeyReused,
+    Submission,
+    SubmissionGroup,
+    TenantAway,
+)
 from models.pools import lease_interval_sql
 from models.store.arrays import moment_array, plain_array, text_array
 from models.store.prepared import PreparedStatement
@@ -45,23 +53,34 @@ READY = f"""
                                     WHERE its.pool = item.pool))
     AND (tenant_id, pool) NOT IN ({THROTTLED})"""
 
+#: Whether nothing may be inserted for an entry.
+IS_AWAY = f"tenant_id IN ({AWAY})"
 #: Without keys the group is what it is.
-NO_KEYS = f"wanted AS (SELECT item.*, {READY} AS ready FROM item)"
+NO_KEYS = f"wanted AS (SELECT item.*, {READY} AS ready, {IS_AWAY} AS away FROM item)"
 #: Of the entries with a key, those whose key is new. A key twice in one group: the first.
 NEW_KEYS = f"""
-    kept AS (
+    key AS (
+        SELECT asked.*, known.tenant_id IS NOT NULL AS away
+        FROM unnest(%(entries)s::int[], %(key_tenants)s::bigint[], %(keys)s::text[],
+                    %(digests)s::bytea[], %(key_placements)s::bigint[])
+            AS asked (entry, tenant_id, text, digest, placement)
+        LEFT JOIN away_tenants AS known ON known.tenant_id = asked.tenant_id
+            AND (known.away OR known.version > asked.placement)
+    ), kept AS (
         INSERT INTO idempotency_keys (tenant_id, key, digest, job_ids)
         SELECT key.tenant_id, key.text, key.digest, array_agg(item.id ORDER BY item.place)
-        FROM unnest(%(entries)s::int[], %(key_tenants)s::bigint[], %(keys)s::text[],
-                    %(digests)s::bytea[]) AS key (entry, tenant_id, text, digest)
-        JOIN item ON item.entry = key.entry
+        FROM key JOIN item ON item.entry = key.entry
+        WHERE NOT key.away
         GROUP BY key.entry, key.tenant_id, key.text, key.digest
         ORDER BY key.tenant_id, key.text, key.entry
         ON CONFLICT DO NOTHING
         RETURNING job_ids[1] AS first_id
     ), wanted AS (
-        SELECT item.*, {READY} AS ready FROM item
+        SELECT item.*, {READY} AS ready,
+               {IS_AWAY} OR entry IN (SELECT key.entry FROM key WHERE key.away) AS away
+        FROM item
         WHERE entry <> ALL (%(entries)s::int[])
+           OR entry IN (SELECT key.entry FROM key WHERE key.away)
            OR entry IN (SELECT first.entry FROM kept JOIN item AS first ON first.id = first_id)
     )"""
 
@@ -71,6 +90,10 @@ SENT = "(status IN ('dispatched', 'running'))"
 #: Whether a worker was given the job, and whether one would take another.
 TOLD = f""", status = 'running' AS given, (SELECT offered FROM lane) AS offered,
            CASE status WHEN 'running' THEN {TELL} END"""
+
+
+#: Rows for which nothing was inserted.
+REFUSED = "UNION ALL SELECT id::text, NULL FROM wanted WHERE away"
 
 
 def admit_statement(keys: str, returned: str, alone: bool = False) -> str:
@@ -99,7 +122,8 @@ def admit_statement(keys: str, returned: str, alone: bool = False) -> str:
             -- A closed lane is not locked: while there is a queue, processes would wait for
             -- each other's commits. Open ones are, in order.
             SELECT open.pool, asked.jobs{", open.offers" if alone else ""}
-            FROM (SELECT pool, count(*)::int AS jobs FROM wanted WHERE ready GROUP BY pool) AS asked
+            FROM (SELECT pool, count(*)::int AS jobs FROM wanted
+                  WHERE ready AND NOT away GROUP BY pool) AS asked
             JOIN express_lanes AS open ON open.pool = asked.pool
             WHERE %(express)s::bool AND open.credit >= asked.jobs
               AND open.granted_at > now() - interval '{PERMISSION_SECONDS} seconds'
@@ -114,7 +138,7 @@ def admit_statement(keys: str, returned: str, alone: bool = False) -> str:
                     {f"WHEN {given} IS NOT NULL THEN 'running'::job_status" if alone else ""}
                     WHEN ready AND pool IN (SELECT pool FROM lane) THEN 'dispatched'::job_status
                     ELSE 'queued'::job_status END AS status
-        FROM wanted
+        FROM wanted WHERE NOT away
     ), job AS (
         INSERT INTO jobs (id, tenant_id, type, pool, payload, priority, execute_at, not_after,
                           traceparent, dependency, payload_blob, status, lease, dispatched_at,
@@ -129,10 +153,12 @@ def admit_statement(keys: str, returned: str, alone: bool = False) -> str:
         RETURNING {"*" if alone else "id, status"}
     ), application AS (
         INSERT INTO applications (id, tenant_id, candidate, role)
-        SELECT id, tenant_id, candidate, role FROM wanted WHERE candidate IS NOT NULL
+        SELECT id, tenant_id, candidate, role FROM wanted
+        WHERE candidate IS NOT NULL AND NOT away
         ON CONFLICT (id) DO NOTHING
     )
     SELECT id::text AS id, {SENT} AS dispatched{TOLD if alone else ""} FROM job WHERE {returned}
+    {"" if alone else REFUSED}
 """
 
 
@@ -150,8 +176,14 @@ READ_KEYS = """
     JOIN idempotency_keys AS key ON key.tenant_id = asked.tenant_id AND key.key = asked.text
 """
 
+READ_AWAY = f"SELECT %(tenant_id)s IN ({AWAY}) AS away"
+
 #: What an entry became.
-Outcome = Admitted | KeyReused
+Outcome = Admitted | KeyReused | TenantAway
+
+
+class JobsOfAwayTenants(Exception):
+    """Jobs were not inserted, because their tenants are placed in another cell."""
 
 
 def admit_group(engine: Engine, group: Sequence[SubmissionGroup], express: bool) -> list[Outcome]:
@@ -164,11 +196,15 @@ def admit_group(engine: Engine, group: Sequence[SubmissionGroup], express: bool)
             parameters |= key_parameters(group, keyed)
         rows = (PREPARED_KEYED if keyed else PREPARED).execute(connection, parameters).all()
         dispatched = {row.id for row in rows if row.dispatched}
-        outcomes: list[Outcome] = [admitted(entry, dispatched) for entry in group]
+        away = {row.id for row in rows if row.dispatched is None}
+        outcomes: list[Outcome] = [
+            TenantAway() if entry.submissions[0].id in away else admitted(entry, dispatched)
+            for entry in group
+        ]
         if not keyed:
             return outcomes
-        inserted = {row.id for row in rows}
-        known = [place for place in keyed if group[place].submissions[0].id not in inserted]
+        answered = {row.id for row in rows}
+        known = [place for place in keyed if group[place].submissions[0].id not in answered]
         earlier = read_keys(connection, group, known) if known else {}
     for place, outcome in earlier.items():
         outcomes[place] = outcome
@@ -180,12 +216,16 @@ def admit_group(engine: Engine, group: Sequence[SubmissionGroup], express: bool)
     return outcomes
 
 
-def admit_alone(engine: Engine, entry: SubmissionGroup, express: bool, give: bool) -> Admitted:
+def admit_alone(
+    engine: Engine, entry: SubmissionGroup, express: bool, give: bool
+) -> Admitted | TenantAway:
     """Insert one job without a key; a worker that offered to run it is told, if it is to be given
     away."""
     with connect(engine) as connection:
         parameters = parameters_of([entry], express)
         rows = PREPARED_ALONE.execute(connection, {**parameters, "give": give}).all()
+        if not rows and is_away(connection, entry.submissions[0].tenant_id):
+            return TenantAway()
     for row in rows:
         sent = entry.submissions if row.dispatched else ()
         return Admitted((row.id,), express=sent, given=row.given, offered=bool(row.offered))
@@ -193,9 +233,19 @@ def admit_alone(engine: Engine, entry: SubmissionGroup, express: bool, give: boo
     return Admitted((entry.submissions[0].id,))
 
 
+def is_away(connection: Connection, tenant_id: int) -> bool:
+    """Whether nothing is admitted for a tenant here."""
+    return bool(connection.exec_driver_sql(READ_AWAY, {"tenant_id": tenant_id}).one().away)
+
+
 def insert_jobs(connection: Connection, jobs: Sequence[Submission]) -> None:
-    """Insert jobs as part of a transaction of the caller's; none of them by the express lane."""
-    connection.exec_driver_sql(ADMIT, parameters_of([SubmissionGroup(tuple(jobs))], False))
+    """Insert jobs as part of a transaction of the caller's; none of them by the express lane.
+
+    `JobsOfAwayTenants` if that is not possible for one of them: then the caller must roll back.
+    """
+    group = [SubmissionGroup(tuple(jobs))]
+    if connection.exec_driver_sql(ADMIT, parameters_of(group, False)).all():
+        raise JobsOfAwayTenants
 
 
 def parameters_of(group: Sequence[SubmissionGroup], express: bool) -> dict[str, object]:
@@ -263,7 +313,7 @@ def admitted(entry: SubmissionGroup, dispatched: set[str]) -> Admitted:
 
 
 def key_parameters(group: Sequence[SubmissionGroup], places: Sequence[int]) -> dict[str, str]:
-    """Tenants, keys and digests of the entries at ``places``, which have a key."""
+    """Of the entries at ``places``, which have a key: tenants, keys, digests, placements."""
     entries = [group[place] for place in places]
     keys = [entry.key for entry in entries if entry.key is not None]
     tenants = [entry.submissions[0].tenant_id for entry in entries]
@@ -272,6 +322,7 @@ def key_parameters(group: Sequence[SubmissionGroup], places: Sequence[int]) -> d
         "key_tenants": plain_array(tenants),
         "keys": text_array([key.text for key in keys]),
         "digests": text_array([f"\\x{digest.hex()}" for digest in digests]),
+        "key_placements": plain_array([key.placement for key in keys]),
     }
 
 

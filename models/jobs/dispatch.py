@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from sqlalchemy import Engine
 
+from models.jobs.held_back import AWAY
 from models.leadership import STILL_LEADER, ReliefLease
 from models.pools import lease_interval_sql, slice_queue
 from models.store.arrays import plain_array, text_array
@@ -69,7 +70,7 @@ def mark_statement(condition: str, walk: str, arrays: str = "", columns: str = "
             SELECT * FROM unnest(%(tenants)s::bigint[], %(lanes)s::text[], %(rooms)s::int[],
                                  %(jobs)s::int[]{arrays})
                 AS lane (tenant_id, dependency, room, jobs{columns})
-            WHERE {condition}
+            WHERE {condition} AND tenant_id NOT IN ({AWAY})
         ) AS lane, LATERAL (
             SELECT * FROM ({walk}
             ) AS head LIMIT lane.room

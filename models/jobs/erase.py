@@ -77,6 +77,15 @@ FORGET_KEY = """
     WHERE tenant_id = %(tenant)s AND created_at = %(created_at)s
       AND job_ids = ARRAY[%(id)s::uuid] AND digest <> ''
 """
+#: The same in another cell, which has the key without the job: it is about as old as the id, which
+#: begins with a time in milliseconds.
+FORGET_COPY = """
+    WITH made AS MATERIALIZED (SELECT to_timestamp(
+        ('x0000' || left(replace(%(id)s, '-', ''), 12))::bit(64)::bigint / 1000.0) AS at)
+    UPDATE idempotency_keys SET digest = '' FROM made
+    WHERE tenant_id = %(tenant_id)s::bigint AND job_ids = ARRAY[%(id)s::uuid] AND digest <> ''
+      AND created_at BETWEEN made.at - interval '1 day' AND made.at + interval '7 days'
+"""
 #: How far it is. ``pause`` seconds until the next look if something is left.
 NOTE = f"""
     WITH seen AS (
@@ -105,7 +114,7 @@ POSTPONE = """
 #: How long a row that somebody has locked is waited for: there are others.
 WAIT_FOR_LOCK = "SET LOCAL lock_timeout = '500ms'"
 FIND_DUE = f"""
-    SELECT id::text AS id FROM erasures WHERE due_at <= now() AND {STILL_LEADER}
+    SELECT id::text AS id, tenant_id FROM erasures WHERE due_at <= now() AND {STILL_LEADER}
     ORDER BY due_at LIMIT {BATCH}
 """
 #: Of those that were erased, or are being, whose they were.

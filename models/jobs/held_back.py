@@ -1,7 +1,8 @@
 """What holds jobs back right now besides the lack of a slot, as named SQL.
 
 A circuit that is not closed or a quota that refused holds back the lanes of a dependency; a
-throttle limits a tenant in a pool. Every statement that depends on them uses these names. Only
+throttle limits a tenant in a pool; of a tenant that is away nothing is admitted or dispatched
+(`models.cells.away`). Every statement that depends on them uses these names. Only
 workers go by ``open`` circuits alone: they run the probes of a half-open one.
 """
 
@@ -18,6 +19,8 @@ HELD_DEPENDENCIES = f"""
     {DEPENDENCIES_NOT_CLOSED} UNION ALL SELECT dependency FROM quotas WHERE {QUOTA_CLOSED}"""
 #: Tenants that may have few jobs in flight in a pool.
 THROTTLED = "SELECT tenant_id, pool FROM verdicts WHERE kind = 'throttle'"
+#: Tenants that are placed in another cell; normally none.
+AWAY = "SELECT tenant_id FROM away_tenants WHERE away"
 #: Job types whose jobs get fewer attempts.
 QUARANTINED = "SELECT name FROM verdicts WHERE kind = 'quarantine'"
 #: The same for the jobs of one tenant. Of another kind, because workers of the previous version

@@ -23,6 +23,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row
 
 from models.audit import Act, record, recording
+from models.jobs.held_back import AWAY
 from models.jobs.ids import BELOW_ALL, new_id
 from models.jobs.replay import ALLOWED, GIVEN, MATCHING, replay_ctes
 from models.leadership import STILL_LEADER
@@ -90,7 +91,8 @@ NEXT = f"""
         SELECT DISTINCT ON (tenant_id) id AS first,
                max(worked_at) OVER (PARTITION BY tenant_id) AS turn_at
         FROM replays
-        WHERE state = 'running' AND tenant_id <> ALL (%(held)s::bigint[]) AND {STILL_LEADER}
+        WHERE state = 'running' AND tenant_id <> ALL (%(held)s::bigint[])
+          AND tenant_id NOT IN ({AWAY}) AND {STILL_LEADER}
         ORDER BY tenant_id, worked_at
     ), next AS (
         SELECT * FROM turns ORDER BY turn_at LIMIT %(limit)s
@@ -116,7 +118,8 @@ PEEK = f"""
 WORK = f"""
     WITH running AS (
         SELECT id FROM replays
-        WHERE id = %(replay)s::uuid AND state = 'running' AND {STILL_LEADER}
+        WHERE id = %(replay)s::uuid AND state = 'running' AND tenant_id NOT IN ({AWAY})
+          AND {STILL_LEADER}
         FOR UPDATE
     ), {
     replay_ctes('''id = ANY (%(chosen)s::uuid[]) AND tenant_id = %(tenant_id)s
@@ -151,6 +154,8 @@ class ReplayRequest:
     before: datetime | None = None
     #: At most so many.
     limit: int | None = None
+    #: That it gets if it is worked off in the background; None: a new one.
+    id: str | None = None
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -192,7 +197,12 @@ def create(
 
     None if too many of the tenant's are running; ``unbounded`` is for operators.
     """
-    asked = {**request.parameters, "id": new_id(), "total": total, "unbounded": unbounded}
+    asked = {
+        **request.parameters,
+        "id": request.id or new_id(),
+        "total": total,
+        "unbounded": unbounded,
+    }
     while True:
         with recording(engine) as connection:
             if made := connection.exec_driver_sql(CREATE, asked).first():

@@ -11,6 +11,8 @@ from typing import NamedTuple
 #: A row costs a statement about as much as this many bytes of payload: its columns are sent,
 #: counted and indexed. Keeps a group of batches from becoming one statement of 500,000 rows.
 ROW_WEIGHT = 1_000
+#: Of a caller to whom it makes no difference.
+ANY_PLACEMENT = 2**63 - 1
 
 
 class Submission(NamedTuple):
@@ -46,6 +48,8 @@ class IdempotencyKey(NamedTuple):
     text: str
     #: Of the request, to tell a repetition from another one under the same key.
     digest: bytes
+    #: The version of the placement by which this cell was chosen, if there are cells.
+    placement: int = ANY_PLACEMENT
 
 
 class SubmissionGroup(NamedTuple):
@@ -64,6 +68,13 @@ class KeyReused(NamedTuple):
     """The entry's idempotency key stands for another request: nothing was inserted.
 
     A value and no error: one caller's mistake is not the group's.
+    """
+
+
+class TenantAway(NamedTuple):
+    """The entry's tenant is placed in another cell: nothing was inserted.
+
+    Or the caller knows an earlier placement only, and there is a key, which may belong elsewhere.
     """
 
 

@@ -2,6 +2,16 @@
 
 from models.schema.audit import AuditRow
 from models.schema.base import Base
+from models.schema.cells import (
+    AwayTenant,
+    CellIdentity,
+    IntakeJob,
+    MoveRow,
+    RegisteredCell,
+    TenantCopy,
+    TenantPlacement,
+    TransferMark,
+)
 from models.schema.jobs import (
     JOB_COUNTS,
     Application,

@@ -44,6 +44,8 @@ class Tenant(Base, table="tenants"):
     blob_bytes: Mapped[int | None]
     #: Job types that it may submit; None: all.
     types: Mapped[list[str] | None] = mapped_column(ARRAY(Text))
+    #: The part of its weight, rates, caps and budgets that holds in this cell; 1: all of it.
+    share: Mapped[float] = mapped_column(server_default="1")
     #: Raised by every change, of its limits too: processes read what is new.
     changed_at: Mapped[Now]
     #: Since when it may submit nothing and its queued jobs wait; None: it is not suspended.

@@ -11,7 +11,7 @@ TABLES = (
     " idempotency_keys, events, tallies, circuits, verdicts, usage, arrivals, shares,"
     " tenant_limits, blob_counts, rate_buckets, refusals, quotas, job_types, schedules,"
     " desired_workers, predictions, pool_samples, replays, run_logs,"
-    " erasures, audit_log"
+    " erasures, audit_log, away_tenants, intake_jobs, transfer_marks"
 )
 #: Name of keys that the tests of a module share; they and their sessions stay.
 KEPT = "kept"

@@ -18,6 +18,8 @@ _AUTOSCALE = ("tests/acceptance/test_autoscale.py", "a stack with other settings
 _SLICES = ("tests/unit/stack/test_slices.py", "a stack with other settings, whose workers are read")
 _CLUSTER = ("make cluster-test", "needs root and a cluster")
 _UPGRADE = ("make upgrade-test", "needs an older version")
+_CELLS = ("tests/integration/cells/test_cell_commands.py", "several databases")
+_MOVES = ("tests/integration/cells/test_move_commands.py", "several databases")
 
 #: By page and command, without its comment: a file or a target of the Makefile, and why.
 ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
@@ -35,6 +37,26 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "flask --app app migrate --expand": _UPGRADE,
         "flask --app app migrate": _UPGRADE,
         "QUICK=1 make lab": ("tests/lab/test_experiments.py", "takes a quarter of an hour"),
+    },
+    "docs/cells.md": {
+        (
+            'flask --app app cells add cell-1 --database-url "$FAIRLINE_DATABASE_URL"'
+            ' --broker-url "$FAIRLINE_BROKER_URL" --region eu'
+        ): _CELLS,
+        (
+            'flask --app app cells add cell-2 --database-url "$SECOND_DATABASE_URL"'
+            ' --broker-url "$SECOND_BROKER_URL" --region eu'
+        ): _CELLS,
+        "flask --app app cells list": _CELLS,
+        "flask --app app tenants create acme --cell cell-2": _CELLS,
+        "flask --app app tenants where": _CELLS,
+        "flask --app app tenants where acme": _CELLS,
+        "flask --app app cells drain cell-1": _CELLS,
+        "flask --app app cells drain cell-1 --move": _CELLS,
+        "flask --app app cells drain cell-1 --undo": _CELLS,
+        "flask --app app tenants move acme --to cell-2 --wait": _MOVES,
+        "flask --app app tenants spread acme --over cell-1=1,cell-2=3": _MOVES,
+        "flask --app app tenants move acme --cancel": _MOVES,
     },
     "docs/cluster.md": {
         "make cluster": _CLUSTER,

@@ -16,7 +16,7 @@ from sqlalchemy import Engine, event
 from app.stack.spec import PROJECT_ROOT
 from models.store.roles import ROLL_BACK_TO, SET_ROLE, DatabaseRole
 
-API_PACKAGES = ("admission", "api", "cli", "console", "reads", "server", "tenants")
+API_PACKAGES = ("admission", "api", "cells", "cli", "console", "reads", "server", "tenants")
 ROLES = {
     "app/scheduler/": DatabaseRole.SCHEDULER,
     "tasks/": DatabaseRole.WORKER,

@@ -30,6 +30,7 @@ ORDER = (
     ("scheduler",),
     ("api",),
     ("console",),
+    ("cells",),
     ("server",),
 )
 #: Packages of plain functions over plain values: no I/O, no clock, no library.

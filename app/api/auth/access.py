@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from flask import Flask, current_app, request
 
 from app.api.auth.visitors import SAFE_METHODS
+from app.api.http.sub_request import sub_request_of
 from app.api.services import Services, current_services
 from app.errors import Forbidden
 from app.log_ids import CALLER, address_of, request_id_of
@@ -121,7 +122,7 @@ def authorize(
         who = "This API key lacks" if caller.digest else "You lack"
         raise Forbidden(f"{who} the scope {needed}.")
     if caller.tenant is not None:
-        if counted:
+        if counted and sub_request_of(environ).counted:
             services.gate.pass_request(caller.tenant)
         set_tenant(caller.tenant.id)
 

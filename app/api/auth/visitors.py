@@ -29,7 +29,7 @@ from app.api.auth.identity import NOT_A_TENANT, NOT_AN_OPERATOR, require_local
 from app.errors import Forbidden, Unauthenticated
 from app.log_ids import CALLER
 from app.policy.local_callers import HOST
-from app.tenants.directory import Caller, Directory
+from app.tenants.directory import Caller, Callers
 from app.tenants.sessions import Sessions
 from app.tenants.tenant import TenantProfile
 
@@ -49,15 +49,20 @@ class Visitors:
 
     def __init__(
         self,
-        directory: Directory,
+        directory: Callers,
         sessions: Sessions,
         anonymous: str,
         console_open: bool,
         *,
         anywhere: bool = False,
+        own: Callers | None = None,
     ) -> None:
-        """``anywhere``: the tenant's visitors without a key may come from other machines."""
+        """``anywhere``: the tenant's visitors without a key may come from other machines.
+
+        ``own``: the tenants of this cell alone, if ``directory`` knows those of all cells.
+        """
         self._directory = directory
+        self._own = own or directory
         self._sessions = sessions
         #: Tenant of visitors without a key; empty: a key is required.
         self.anonymous = anonymous
@@ -96,7 +101,7 @@ class Visitors:
 
     def tenant_named(self, name: str) -> TenantProfile | None:
         """A tenant on whose behalf an operator acts."""
-        caller = None if "\0" in name else self._directory.keyless(name)
+        caller = None if "\0" in name else self._own.keyless(name)
         return caller.tenant if caller is not None else None
 
     def _signed_in(self, environ: WSGIEnvironment, cookie: str) -> Caller | None:

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 from app.admission import IdempotencyKey
 from app.api.http.body import JsonDocument
 from app.errors import invalid_field
+from app.log_ids import PLACEMENT
+from models.jobs.submission import ANY_PLACEMENT
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
@@ -44,7 +46,8 @@ def parse_key(
     if key is None:
         wanted = "must be a structured-field string of 1 to 255 printable ASCII characters"
         raise invalid_field(HEADER, f'{wanted}, such as "8e03978e", or the same without quotes')
-    return IdempotencyKey(key, digest_of(environ, document, reading))
+    placement = environ.get(PLACEMENT, ANY_PLACEMENT)
+    return IdempotencyKey(key, digest_of(environ, document, reading), placement)
 
 
 def key_text(header: str) -> str | None:

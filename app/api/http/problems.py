@@ -38,6 +38,8 @@ STATUS: dict[type[errors.FairlineError], HTTPStatus] = {
     errors.BlobStoreUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.ContentUnreadable: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.BrokerUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.TenantMoved: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.CellUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.TooManyStreams: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.FairlineError: HTTPStatus.INTERNAL_SERVER_ERROR,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 from urllib.parse import urlencode
 
@@ -17,6 +17,7 @@ from tasks.registry import NAME
 Position = TypeVar("Position")
 
 LIMIT = re.compile(r"\d{1,6}", re.ASCII)
+PARTIAL_VALUES = ("true", "false")
 
 
 def known_id(text: str, missing: str = "") -> str:
@@ -41,6 +42,14 @@ def parse_choice(field: str, choices: Collection[str]) -> str | None:
     if text is not None and text not in choices:
         raise invalid_field(field, f"must be one of {', '.join(choices)}")
     return text
+
+
+def parse_partial() -> None:
+    """``partial``: whether a list may be without what is in a cell that does not respond.
+
+    One cell has all of its list: what asks several of them reads the parameter.
+    """
+    parse_choice("partial", PARTIAL_VALUES)
 
 
 def parse_name(field: str) -> str | None:
@@ -86,4 +95,9 @@ def next_link(limit: int, cursor: str | None, **parameters: str) -> dict[str, st
     if cursor is None:
         return {}
     query = {**request.args, **parameters, "limit": limit, "cursor": pack_cursor(cursor)}
-    return {"Link": f'<{request.path}?{urlencode(query)}>; rel="next"'}
+    return link_to(request.path, query)
+
+
+def link_to(path: str, query: Mapping[str, object]) -> dict[str, str]:
+    """The ``Link`` header to a next page."""
+    return {"Link": f'<{path}?{urlencode(query)}>; rel="next"'}

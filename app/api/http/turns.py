@@ -14,7 +14,7 @@ from typing import ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
 from app.api.http.state import note_waited, time_left
-from app.api.services import current_tenant
+from app.api.services import current_services, current_tenant
 from models.store.errors import StateStoreUnavailable
 
 #: Long reads of one tenant that a process serves at once; more of them wait.
@@ -26,8 +26,9 @@ Row = TypeVar("Row")
 Given = ParamSpec("Given")
 Returned = TypeVar("Returned")
 
-#: By tenant; those that nobody uses are forgotten.
-_reading: WeakValueDictionary[int, BoundedSemaphore] = WeakValueDictionary()
+#: By application and tenant; those that nobody uses are forgotten. A process has one application
+#: for each cell, and one cell must not wait for another.
+_reading: WeakValueDictionary[tuple[int, int], BoundedSemaphore] = WeakValueDictionary()
 
 
 def long_read(view: Callable[Given, Returned]) -> Callable[Given, Returned]:
@@ -36,7 +37,8 @@ def long_read(view: Callable[Given, Returned]) -> Callable[Given, Returned]:
 
     @wraps(view)
     def waiting(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
-        turn = _reading.setdefault(current_tenant().id, BoundedSemaphore(READS_AT_ONCE))
+        whose = id(current_services()), current_tenant().id
+        turn = _reading.setdefault(whose, BoundedSemaphore(READS_AT_ONCE))
         began = time.monotonic()
         if not turn.acquire(timeout=time_left()):
             raise StateStoreUnavailable

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 import app.errors as errors
 from app.api.auth.access import Access, open_to
 from app.api.http.idempotency import KEY
+from app.api.http.query import PARTIAL_VALUES
 from app.tenants.keys import SHORT
 from app.tenants.scopes import Scope
 from app.tenants.tenant import NAME as TENANT_NAME
@@ -155,6 +156,14 @@ def choice(name: str, description: str, values: tuple[str, ...]) -> Parameter:
     return Parameter(name, description, {"type": "string", "enum": list(values)})
 
 
+PARTIAL = choice(
+    "partial",
+    "`true`: if a cell does not respond, what the others have; else that is a 503. For accounts"
+    " that are large enough to live in several cells.",
+    PARTIAL_VALUES,
+)
+
+
 def status_header(statuses: type[JobStatus | ApplicationStatus]) -> Header:
     """The current status."""
     schema = {"type": "string", "enum": [status.value for status in statuses]}
@@ -186,6 +195,11 @@ LAG = Header(
     always=False,
 )
 LINK = Header("Link", 'The next page, if any, as `<…>; rel="next"`.', always=False)
+MISSING = Header(
+    "Fairline-Missing-Cells",
+    "With `partial`: the cells that did not respond, and whose part is missing.",
+    always=False,
+)
 ASK_AFTER = Header("Retry-After", "Seconds to wait before polling.", SECONDS)
 ASK_AGAIN_AFTER = Header(
     "Retry-After", "Seconds to wait before polling again; absent once it has ended.", SECONDS, False

@@ -34,8 +34,13 @@ BODY_ERRORS = (
     errors.UnsupportedMediaType,
     errors.ValidationFailed,
 )
-#: Of every operation with a key, which is looked up.
-KEY_ERRORS = (errors.Unauthenticated, errors.Forbidden, StateStoreUnavailable)
+#: Of every operation with a key, which is looked up, and whose tenant is in a cell.
+KEY_ERRORS = (
+    errors.Unauthenticated,
+    errors.Forbidden,
+    StateStoreUnavailable,
+    errors.CellUnavailable,
+)
 
 
 def errors_of(operation: Operation, names_something: bool) -> Iterator[type[Exception]]:

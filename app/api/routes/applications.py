@@ -20,6 +20,7 @@ from app.api.schemas import answers
 from app.api.schemas.requests import SubmitApplication
 from app.api.services import Services, current_services, current_tenant
 from app.errors import Conflict, Erased, NotFound
+from app.log_ids import SENT_AGAIN
 from app.reads.job_views import View
 from app.tenants.tenant import TenantProfile
 from models.jobs.ids import new_id, parse_id
@@ -75,10 +76,10 @@ def delete_application(application_id: str) -> Response:
 def submit_application(services: Services, environ: WSGIEnvironment) -> QuickReply:
     """Parse, admit, 202."""
     tenant = services.tenants.current(environ)
-    allowance = services.gate.pass_rate(tenant)
+    allowance = services.gate.pass_rate(tenant, spent=SENT_AGAIN in environ)
     document = read_document(environ, services.body_limits)
     body = validate_body(document, SubmitApplication)
-    submission = application_submission(tenant, body)
+    submission = application_submission(tenant, body, services.cell)
     admitted = take_in(services, tenant, (submission,), parse_key(environ, document))
     job_id = admitted.ids[0]
     headers = submission_headers(f"/applications/{job_id}", "pending", allowance, admitted.repeated)
@@ -89,11 +90,13 @@ def submit_application(services: Services, environ: WSGIEnvironment) -> QuickRep
     return QuickReply(b'{"id":"%b","status":"pending"}' % job_id.encode(), 202, headers)
 
 
-def application_submission(tenant: TenantProfile, body: SubmitApplication) -> Submission:
-    """A validated body as a submission."""
+def application_submission(
+    tenant: TenantProfile, body: SubmitApplication, cell: int = 0
+) -> Submission:
+    """A validated body as a submission; ``cell``: for its id."""
     work = {"candidate": body.candidate, "role": body.role, "payload": body.payload}
     return Submission(
-        id=new_id(),
+        id=new_id(cell=cell),
         tenant_id=tenant.id,
         type="score_application",
         pool="medium",

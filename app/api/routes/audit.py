@@ -12,6 +12,7 @@ from flask import Blueprint, Response, request
 from app.api.http.query import next_link, parse_choice, parse_cursor, parse_limit
 from app.api.http.reply import Reply, fields_of
 from app.api.http.state import read_state
+from app.api.http.sub_request import current_part
 from app.api.openapi.declared import (
     LINK,
     Parameter,
@@ -61,6 +62,9 @@ def get_audit() -> Response:
     with read_state() as connection:
         found = read_acts(connection, wanted, limit + 1, before)
     acts = [fields_of(platform_answers.RecordedAct, row) for row in found[:limit]]
+    if current_part().with_places:
+        for act, row in zip(acts, found, strict=False):
+            act["place"] = str(place_of(row))
     last = str(place_of(found[limit - 1])) if len(found) > limit else None
     return Reply({"acts": acts}, 200, next_link(limit, last))
 

@@ -39,6 +39,7 @@ from app.errors import (
     field_error,
     invalid_document,
 )
+from app.log_ids import SENT_AGAIN
 from app.tenants.allowed_types import require_types
 from app.tenants.scopes import Scope
 from app.tenants.tenant import TenantProfile
@@ -69,10 +70,11 @@ def post_batch() -> Response:
     """Valid items are accepted, invalid ones are rejected individually."""
     services, environ = current_services(), request.environ
     tenant = services.tenants.current(environ)
-    services.gate.refuse_early(tenant)
+    spent = SENT_AGAIN in environ
+    services.gate.refuse_early(tenant, spent=spent)
     body = read_document(environ, services.body_limits)
     items = validate_outline(body, SubmitBatch).jobs
-    allowance = services.gate.pass_rate(tenant, len(items))
+    allowance = services.gate.pass_rate(tenant, len(items), spent=spent)
     with_nul = may_hold_nul(body)
     budget = ErrorBudget()
     read = [read_item(services, tenant, item, with_nul, budget) for item in items]

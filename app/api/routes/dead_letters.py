@@ -18,9 +18,11 @@ from app.api.http.query import (
     parse_cursor,
     parse_limit,
     parse_name,
+    parse_partial,
 )
 from app.api.http.reply import POLL_SECONDS, Reply, fields_of
 from app.api.http.state import read_standby, write_state
+from app.api.http.sub_request import current_part
 from app.api.http.turns import in_turns, long_read
 from app.api.openapi.declared import (
     ASK_AFTER,
@@ -28,6 +30,8 @@ from app.api.openapi.declared import (
     LAG,
     LINK,
     LOCATION,
+    MISSING,
+    PARTIAL,
     TYPE,
     Returns,
     choice,
@@ -65,8 +69,8 @@ ERROR_CLASS = choice("error_class", "Only jobs that failed with this class of er
 @for_tenants(
     Scope.READ,
     "Jobs that failed for good",
-    Returns(200, answers.DeadLetters, (LINK, LAG)),
-    query=(TYPE, ERROR_CLASS, *paging(PAGE, MOST_DEAD_LETTERS)),
+    Returns(200, answers.DeadLetters, (LINK, LAG, MISSING)),
+    query=(TYPE, ERROR_CLASS, PARTIAL, *paging(PAGE, MOST_DEAD_LETTERS)),
 )
 @long_read
 def get_dead_letters() -> Response:
@@ -79,6 +83,7 @@ def get_dead_letters() -> Response:
         tenant_id=tenant_id,
     )
     limit, before = parse_limit(PAGE, MOST_DEAD_LETTERS), parse_cursor(parse_id)
+    parse_partial()
     with read_standby() as connection:
         page = read_page(connection, wanted, limit, before, attempts=MOST_ATTEMPTS)
     letters = [job_document(row) | more_of(row) for row in in_turns(page.rows)]
@@ -151,6 +156,7 @@ def chosen(body: Replay | Discard) -> tuple[list[str] | None, ReplayRequest]:
         asked.error_class,
         asked.before,
         None if ids else body.limit,
+        current_part().replay_id,
     )
 
 

@@ -8,13 +8,22 @@ from __future__ import annotations
 
 from flask import Blueprint, Response, request
 
-from app.api.http.query import next_link, parse_choice, parse_cursor, parse_limit, parse_name
+from app.api.http.query import (
+    next_link,
+    parse_choice,
+    parse_cursor,
+    parse_limit,
+    parse_name,
+    parse_partial,
+)
 from app.api.http.reply import Reply
 from app.api.http.state import read_standby
 from app.api.http.turns import in_turns, long_read
 from app.api.openapi.declared import (
     LAG,
     LINK,
+    MISSING,
+    PARTIAL,
     POOL,
     TYPE,
     Parameter,
@@ -51,8 +60,8 @@ PAYLOAD = Parameter(
 @for_tenants(
     Scope.READ,
     "Your jobs, newest first",
-    Returns(200, answers.Jobs, (LINK, LAG)),
-    query=(STATUS, TYPE, POOL, PAYLOAD, *paging(PAGE, MOST)),
+    Returns(200, answers.Jobs, (LINK, LAG, MISSING)),
+    query=(STATUS, TYPE, POOL, PAYLOAD, PARTIAL, *paging(PAGE, MOST)),
 )
 @long_read
 def get_jobs() -> Response:
@@ -67,6 +76,7 @@ def get_jobs() -> Response:
         tenant_id=tenant_id,
     )
     limit, before = parse_limit(PAGE, MOST), parse_cursor(parse_id)
+    parse_partial()
     with read_standby() as connection:
         page = read_page(connection, wanted, limit, before)
     entries = [job_document(row) for row in in_turns(page.rows)]

@@ -32,6 +32,7 @@ from app.api.schemas import answers
 from app.api.schemas.requests import SubmitJob
 from app.api.services import Services, current_services, current_tenant
 from app.errors import Conflict, NotFound, invalid_field
+from app.log_ids import SENT_AGAIN
 from app.policy.wait_reasons import TO_TENANT, Voice, WaitReason, explain
 from app.reads.runs import read_runs
 from app.reads.times import rfc3339
@@ -173,7 +174,7 @@ def cancel_reply(
 def submit_job(services: Services, environ: WSGIEnvironment) -> QuickReply:
     """Parse, admit, 202."""
     tenant = services.tenants.current(environ)
-    allowance = services.gate.pass_rate(tenant)
+    allowance = services.gate.pass_rate(tenant, spent=SENT_AGAIN in environ)
     document = read_document(environ, services.body_limits)
     body = validate_body(document, SubmitJob)
     submission = submission_of(services, tenant.id, body)
@@ -202,6 +203,7 @@ def submission_of(
         jitter=body.jitter,
         resubmitted_from=origin_of(body.resubmitted_from),
         budget=budget,
+        cell=services.cell,
     )
 
 

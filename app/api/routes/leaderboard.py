@@ -17,11 +17,27 @@ from flask import Blueprint, Response, request
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Connection
 
-from app.api.http.query import bad_cursor, next_link, pack_cursor, parse_limit, unpack_cursor
+from app.api.http.query import (
+    bad_cursor,
+    next_link,
+    pack_cursor,
+    parse_limit,
+    parse_partial,
+    unpack_cursor,
+)
 from app.api.http.reply import Reply, fields_of
 from app.api.http.state import read_standby
 from app.api.http.turns import in_turns, long_read
-from app.api.openapi.declared import LAG, LINK, Parameter, Returns, for_tenants, paging
+from app.api.openapi.declared import (
+    LAG,
+    LINK,
+    MISSING,
+    PARTIAL,
+    Parameter,
+    Returns,
+    for_tenants,
+    paging,
+)
 from app.api.schemas import answers
 from app.api.schemas.requests import Name
 from app.api.services import current_tenant
@@ -124,14 +140,15 @@ def read_page(
 @for_tenants(
     Scope.READ,
     "Scored applications of a role, best first",
-    Returns(200, answers.Leaderboard, (LINK, LAG)),
-    query=(ROLE, *paging(PAGE, MOST)),
+    Returns(200, answers.Leaderboard, (LINK, LAG, MISSING)),
+    query=(ROLE, PARTIAL, *paging(PAGE, MOST)),
 )
 @long_read
 def get_leaderboard() -> Response:
     tenant_id = current_tenant().id
     role = parse_role(request.args.get("role", "general"))
     cursor, limit = request.args.get("cursor"), parse_limit(PAGE, MOST)
+    parse_partial()
     after = None if cursor is None else Cursor.decode(cursor)
     with read_standby() as connection:
         found = read_page(connection, tenant_id, role, limit, after)

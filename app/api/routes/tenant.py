@@ -16,12 +16,14 @@ from flask import Blueprint, Response, request
 from sqlalchemy import Connection
 
 from app.admission.depth import read_waiting
+from app.admission.gate import Gate
 from app.admission.refusals import read_refusals
 from app.api.auth.access import Access
 from app.api.auth.visitors import asks_for_page
+from app.api.http.query import parse_partial
 from app.api.http.reply import Reply, fields_of
 from app.api.http.state import read_state
-from app.api.openapi.declared import Operation, Parameter, Returns, for_tenants
+from app.api.openapi.declared import MISSING, PARTIAL, Operation, Parameter, Returns, for_tenants
 from app.api.schemas import platform_answers
 from app.api.services import current_services, current_tenant
 from app.errors import invalid_field
@@ -52,12 +54,14 @@ A_DAY = {"type": "string", "format": "date"}
     Access.TENANT_PAGE,
     Scope.READ,
     "Your terms, waiting jobs and rejected submissions",
-    Returns(200, platform_answers.Tenant),
+    Returns(200, platform_answers.Tenant, (MISSING,)),
+    query=(PARTIAL,),
 )
 def get_tenant() -> Response:
     """Browsers get a page instead."""
     if asks_for_page(request.environ):
         return Response(current_services().tenant_page(), headers=BY_ACCEPT)
+    parse_partial()
     request.environ.pop(CALLER, None)  # a cookie grants access to the page only
     tenant = current_tenant()
     set_tenant(tenant.id)  # which may be another than the cookie's
@@ -68,12 +72,17 @@ def get_tenant() -> Response:
 
 def standing_document(connection: Connection, tenant: TenantProfile) -> dict[str, Any]:
     """The effective terms, and what is waiting and was rejected under them."""
-    weight = entitlement_of(Tier(tenant.tier), tenant.weight).weight
     return {
-        "effective": {"weight": weight, **current_services().gate.terms(tenant, POOLS)},
+        "effective": effective_terms(current_services().gate, tenant),
         "waiting": read_waiting(connection, tenant.id),
         "refusals": read_refusals(connection, tenant.id, REFUSALS_DAYS),
     }
+
+
+def effective_terms(gate: Gate, tenant: TenantProfile) -> dict[str, Any]:
+    """The terms that hold here, with defaults in place of null."""
+    weight = entitlement_of(Tier(tenant.tier), tenant.weight, tenant.share).weight
+    return {"weight": weight, **gate.terms(tenant, POOLS)}
 
 
 def terms_document(tenant: TenantProfile) -> dict[str, Any]:
@@ -86,8 +95,9 @@ def terms_document(tenant: TenantProfile) -> dict[str, Any]:
 @for_tenants(
     Scope.READ,
     "Slot time, jobs, tokens and cost by day and pool",
-    Returns(200, platform_answers.UsageReport),
+    Returns(200, platform_answers.UsageReport, (MISSING,)),
     query=(
+        PARTIAL,
         Parameter("from", "First day; by default the first of the month.", A_DAY),
         Parameter("to", "Last day; by default today.", A_DAY),
     ),
@@ -95,6 +105,7 @@ def terms_document(tenant: TenantProfile) -> dict[str, Any]:
 def get_usage() -> Response:
     """By default from the first of this month until today."""
     prices, tenant = current_services().prices, current_tenant()
+    parse_partial()
     last = parse_day("to", DATABASE_CLOCK.now().date())
     first = parse_day("from", last.replace(day=1))
     if not 0 <= (last - first).days < MOST_DAYS:

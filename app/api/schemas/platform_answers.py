@@ -199,6 +199,34 @@ class RecordedAct(BaseModel):
 AuditLog = model("AuditLog", "Newest first.", acts=list[RecordedAct])
 
 
+class Figures(BaseModel):
+    """Tenants, jobs and rates."""
+
+    tenants: int
+    waiting: int = Field(description="Jobs that are scheduled or queued.")
+    running: int = Field(description="Jobs that are dispatched or running.")
+    in_per_minute: float | None = Field(description="Null: there are no recent samples.")
+    out_per_minute: float | None
+
+
+class CellEntry(BaseModel):
+    """A cell."""
+
+    name: str
+    number: int
+    region: str
+    state: Literal["open", "draining"]
+    figures: Figures | None = Field(description="Null: it does not respond.")
+
+
+class PlatformOverview(BaseModel):
+    """Every cell and their sums."""
+
+    cells: list[CellEntry] = Field(description="By number; empty: there are none.")
+    missing: list[str] = Field(description="Cells that do not respond; not in the total.")
+    total: Figures
+
+
 class Check(BaseModel):
     """A precondition for jobs to be accepted and run."""
 

@@ -50,7 +50,7 @@ def submit(typed: Mapping[str, str]) -> str:
     if tenant is None:
         raise ValidationFailed("There is no tenant with that name.")
     services.gate.pass_rate(tenant)
-    submission = application_submission(tenant, body_of(typed))
+    submission = application_submission(tenant, body_of(typed), services.cell)
     with write_state() as engine:
         after = {"type": submission.type}
         record_first(engine, Act.JOB_SUBMIT, submission.id, tenant=tenant.name, after=after)

@@ -1,4 +1,6 @@
 // Many jobs at once: those selected in a list, or all that match a filter, batch by batch.
+import { ofCell } from "./cell.js";
+
 const numbers = new Intl.NumberFormat("en");
 
 function watchSelection(form) {
@@ -29,7 +31,7 @@ function batches(form) {
   const progress = form.querySelector("[data-bulk-progress]");
   const bar = progress.querySelector("progress");
   // Not form.action: that is its field of this name.
-  const address = form.getAttribute("action");
+  const address = ofCell(form.getAttribute("action"));
   const sums = { done: 0, asked: 0, later: 0, skipped: 0 };
   let stopped = false;
 

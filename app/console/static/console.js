@@ -1,4 +1,5 @@
 // On every page: stay up to date, show times, draw charts, switch the theme.
+import { nameCell } from "./cell.js";
 import { drawCharts } from "./charts.js";
 import { offerTimes, showTimes } from "./times.js";
 import { fitTables, watchTables } from "./tables.js";
@@ -10,6 +11,7 @@ document.querySelector("nav [aria-current]")?.scrollIntoView({ inline: "center",
 showTimes();
 offerThemes(drawCharts);
 offerTimes(drawCharts);
+nameCell();
 confirmForms();
 watchTables();
 drawCharts();

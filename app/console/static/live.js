@@ -2,6 +2,8 @@
 //
 // The stream is closed while the tab is hidden. A part in which somebody types is not replaced, nor
 // one in which something is selected, until nothing is. Open details, the focus and how far tables are scrolled survive.
+import { ofCell } from "./cell.js";
+
 const banner = document.querySelector("[data-connection]");
 
 function say(text, stale = false) {
@@ -49,7 +51,7 @@ function place(part, html) {
 export function stayLive(afterwards) {
   const events = document.body.dataset.liveEvents;
   if (!events || !document.querySelector("[data-live]")) return;
-  const address = `${events}?page=${encodeURIComponent(location.pathname + location.search)}`;
+  const address = ofCell(`${events}?page=${encodeURIComponent(location.pathname + location.search)}`);
   let source = null;
   // Newest HTML by part, not shown yet while something is selected.
   const held = new Map();

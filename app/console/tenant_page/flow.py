@@ -80,7 +80,16 @@ class Spread(NamedTuple):
     p99: float
 
 
-def read_flow(connection: Connection, tenant_id: int) -> dict[str, Any]:
+class FlowReadings(NamedTuple):
+    """What the figures are made of."""
+
+    came: RateSeries
+    #: Rows of READ_ENDED, newest first.
+    ended: Sequence[Any]
+    now: datetime
+
+
+def read_flow(connection: Connection, tenant_id: int) -> FlowReadings:
     """The last quarter of an hour."""
     now: datetime = connection.exec_driver_sql("SELECT now()").scalar_one()
     since = now - timedelta(minutes=MINUTES + 1)
@@ -93,8 +102,9 @@ def read_flow(connection: Connection, tenant_id: int) -> dict[str, Any]:
         sum(row.recent for row in rows),
         min(row.earliest for row in rows) if cut else None,
     )
-    rows = connection.exec_driver_sql(READ_ENDED, {"tenant": tenant_id}).all()
-    return flow_of(came, rows, now)
+    return FlowReadings(
+        came, connection.exec_driver_sql(READ_ENDED, {"tenant": tenant_id}).all(), now
+    )
 
 
 def flow_of(came: RateSeries, ended: Sequence[Any], now: datetime) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from app.api.http.state import read_state
 from app.api.services import current_services
 from app.console.jobs.job import shown_wait
 from app.console.page import PageRequest, live_page
-from app.console.tenant_page.flow import read_flow
+from app.console.tenant_page.flow import flow_of, read_flow
 from app.console.tenants.one import read_tenant
 from app.reads.contents import readable_error
 from app.reads.job_pages import read_page
@@ -55,6 +55,16 @@ GROUP_DEAD = f"""
 
 
 def read(asked: PageRequest) -> dict[str, Any]:
+    return shown(read_parts(asked))
+
+
+def shown(parts: dict[str, Any]) -> dict[str, Any]:
+    """The parts as the template needs them."""
+    return parts | {"flow": flow_of(*parts["flow"])}
+
+
+def read_parts(asked: PageRequest) -> dict[str, Any]:
+    """What the page is made of, so that it can be merged with the same of other cells."""
     # By its terms of now: they may change while the page is viewed.
     tenant = current_services().visitors.tenant_named(asked.own.name) or asked.own
     with read_state() as connection:

@@ -66,12 +66,15 @@ def read(asked: PageRequest) -> dict[str, Any]:
 def read_tenant(connection: Connection, tenant: TenantProfile) -> dict[str, Any]:
     """What operators and the tenant itself are shown."""
     prices = current_services().prices
+    today = DATABASE_CLOCK.now().date()
+    lines = read_usage(connection, tenant.id, first_day(today), today, prices)
     return {
         "tenant": tenant,
         "terms": terms_document(tenant),
         "effective": standing_document(connection, tenant)["effective"],
         "pools": read_pools(connection, tenant),
-        "usage": read_days(connection, tenant.id, prices),
+        "usage": usage_of(lines, prices),
+        "lines": lines,
         "prices": prices,
         "refusals": read_refusals(connection, tenant.id, DAYS),
         "restrictions": read_restrictions(connection).get(tenant.id, []),
@@ -99,11 +102,14 @@ def read_pools(connection: Connection, tenant: TenantProfile) -> list[dict[str, 
     ]
 
 
-def read_days(connection: Connection, tenant_id: int, prices: PriceList) -> dict[str, Any]:
+def first_day(today: date) -> date:
+    """The first day whose usage is shown."""
+    return today - timedelta(days=DAYS - 1)
+
+
+def usage_of(lines: Sequence[UsageLine], prices: PriceList) -> dict[str, Any]:
     """Usage and cost by day, newest first, one for each day that has some; and their total."""
-    today = DATABASE_CLOCK.now().date()
-    first = today - timedelta(days=DAYS - 1)
-    lines = read_usage(connection, tenant_id, first, today, prices)
+    first = first_day(DATABASE_CLOCK.now().date())
     by_day: dict[date, list[UsageLine]] = {}
     for line in lines:
         by_day.setdefault(line.day, []).append(line)

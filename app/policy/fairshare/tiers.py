@@ -38,13 +38,14 @@ ENTITLEMENTS = {
 }
 
 
-def entitlement_of(tier: Tier, weight: float | None = None) -> Entitlement:
+def entitlement_of(tier: Tier, weight: float | None = None, share: float = 1.0) -> Entitlement:
     """The claim of a tenant; its own weight replaces the tier's, but not for free accounts, which
-    share one claim equally."""
+    share one claim equally. ``share``: the part of it that holds in this cell."""
     usual = ENTITLEMENTS[tier]
-    if weight is None or tier is Tier.FREE:
+    if tier is Tier.FREE or (weight is None and share == 1.0):
         return usual
-    return Entitlement(weight, usual.floor, usual.ceiling)
+    own = usual.weight if weight is None else weight
+    return Entitlement(own * share, usual.floor * share, usual.ceiling)
 
 
 def free_slots(slots: int) -> int:

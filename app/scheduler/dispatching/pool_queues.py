@@ -23,6 +23,7 @@ from app.tenants.caps import cap_sql
 from models.job_counts import SERVER, CountFolder, Drawn
 from models.jobs.dispatch import LaneKey
 from models.jobs.lane_walk import head_walk
+from models.jobs.transfer import MOVED_SHARD
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
 from models.store.prepared import PreparedStatement
@@ -72,11 +73,13 @@ SWEEP = f"{head_walk()} SELECT pool, tenant_id, dependency, priority, id::text A
 #: whatever was used meanwhile, no other tenant wanted.
 READ_TENANTS = f"""
     SELECT asked.id AS tenant_id, coalesce(tenant.tier, 'standard') AS tier, tenant.weight,
-           {cap_sql("%(pool)s::text")} AS cap, share.pass AS served,
+           coalesce(tenant.share, 1) AS share, {cap_sql("%(pool)s::text")} AS cap,
+           share.pass AS served,
            CASE WHEN fresh.share THEN share.counted_day ELSE current_date END AS counted_day,
            CASE WHEN fresh.share THEN share.counted_seconds ELSE coalesce((
                SELECT sum(slot_seconds - slice_seconds) FROM usage
-               WHERE tenant_id = asked.id AND pool = %(pool)s AND day = current_date), 0)
+               WHERE tenant_id = asked.id AND pool = %(pool)s AND day = current_date
+                 AND shard <> {MOVED_SHARD}), 0)
            END AS counted_seconds,
            coalesce((SELECT sum(dispatched + running)::int FROM job_counts
                      WHERE tenant_id = asked.id AND pool = %(pool)s), 0) AS in_flight
@@ -319,7 +322,8 @@ class PoolQueues(RoleQueries, dict[str, PoolQueue]):
             tenant_id, cap, free = row.tenant_id, row.cap, row.tier == Tier.FREE
             if tenant_id in queue.throttled:
                 cap = THROTTLED_IN_FLIGHT if cap is None else min(THROTTLED_IN_FLIGHT, cap)
-            claim = TenantClaim(entitlement_of(Tier(row.tier), row.weight), free=free, cap=cap)
+            entitlement = entitlement_of(Tier(row.tier), row.weight, row.share)
+            claim = TenantClaim(entitlement, free=free, cap=cap)
             if queue.fair.has_tenant(tenant_id):
                 queue.fair.set_tenant(tenant_id, claim)
             else:

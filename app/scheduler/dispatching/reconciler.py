@@ -20,6 +20,7 @@ from app.policy.fairshare import default_seconds
 from app.reads.estimates import Estimates
 from app.scheduler.dispatching.pool_queues import PoolQueue, PoolQueues
 from app.scheduler.role import RoleQueries
+from models.jobs.transfer import MOVED_SHARD
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
 from models.store.arrays import plain_array, text_array
@@ -32,8 +33,8 @@ LEAST_PAUSE = 20.0
 RATE_SMOOTHING = 0.2
 
 #: One snapshot for both: a job is either in flight or in the usage. What runs in a slice takes
-#: nothing from others: it counts for the cap only.
-READ_CHARGES = """
+#: nothing from others: it counts for the cap only. What was used in another cell took nothing here.
+READ_CHARGES = f"""
     WITH estimate AS (
         SELECT * FROM unnest(%(types)s::text[], %(seconds)s::float8[]) AS known (type, seconds)
     ), flight AS (
@@ -58,7 +59,7 @@ READ_CHARGES = """
            current_date
     FROM unnest(%(active_pools)s::text[], %(active)s::bigint[]) AS watched (pool, tenant_id)
     JOIN usage AS used USING (pool, tenant_id)
-    WHERE used.day >= current_date - 1
+    WHERE used.day >= current_date - 1 AND used.shard <> {MOVED_SHARD}
     GROUP BY used.pool, used.tenant_id, used.day
 """
 PREPARED = PreparedStatement("read_charges", READ_CHARGES)

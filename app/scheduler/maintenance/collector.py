@@ -8,13 +8,15 @@ own order; a full pass, then a pause. Keys of others are left alone.
 A full pass leaves in ``blob_counts`` what each tenant has, payloads and checkpoints, for the limit
 that :mod:`app.admission.gate` keeps. One that was interrupted, or began under another lease, does
 not.
+
+Cells share a store: what this one does not reference is deleted if no other does either.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
@@ -25,6 +27,7 @@ from app.scheduler.role import RoleQueries
 from models.blobs import BlobEntry, BlobError, BlobStore, job_of
 from models.leadership import STILL_LEADER, Leader
 from models.store.clock import DATABASE_CLOCK
+from models.store.session import fetch
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +36,8 @@ OLD_SECONDS = 3600.0
 #: Pause between two passes.
 PASS_SECONDS = 300.0
 
-FIND_ORPHANS = f"""
-    SELECT blob.key
+FIND_UNREFERENCED = """
+    SELECT blob.key, blob.job_id::text AS job_id
     FROM unnest(%(keys)s::text[], %(jobs)s::uuid[]) AS blob (key, job_id)
     WHERE NOT EXISTS (
             SELECT 1 FROM jobs AS job WHERE job.id = blob.job_id
@@ -43,8 +46,8 @@ FIND_ORPHANS = f"""
       AND NOT EXISTS (
             SELECT 1 FROM checkpoints AS checkpoint
             WHERE checkpoint.job_id = blob.job_id AND checkpoint.blob = blob.key)
-      AND {STILL_LEADER}
 """
+FIND_ORPHANS = f"{FIND_UNREFERENCED} AND {STILL_LEADER}"
 #: Blobs of jobs that are gone belong to nobody.
 COUNT_BYTES = """
     SELECT job.tenant_id, sum(blob.bytes)::bigint AS bytes
@@ -86,6 +89,8 @@ class Collector(RoleQueries):
         super().__init__(engine, leader)
         self._blobs = blobs
         self._old_seconds = old_seconds
+        #: The databases of the other cells.
+        self.others: Callable[[], Sequence[Engine]] = tuple
         self._pass: BlobPass | None = None
         self._pass_due = 0.0
         self._logged = False
@@ -137,9 +142,21 @@ class Collector(RoleQueries):
         ours = {key: job_id for key in keys if (job_id := job_of(key)) is not None}
         if not ours:
             return
-        orphans = self._read(FIND_ORPHANS, keys=list(ours), jobs=list(ours.values()))
-        for row in orphans:
-            self._blobs.delete(row.key)
+        found = self._read(FIND_ORPHANS, keys=list(ours), jobs=list(ours.values()))
+        orphans = self._orphans({row.key: row.job_id for row in found})
+        for key in orphans:
+            self._blobs.delete(key)
         self._logged = False
         if orphans:
             logger.info("deleted %d blobs that no row references", len(orphans))
+
+    def _orphans(self, ours: dict[str, str]) -> dict[str, str]:
+        """Of those without a reference here, those that no other cell references; by key.
+
+        Looked for twice: a job may go to a cell that was asked before, from one that is asked next.
+        """
+        others = self.others() if ours else ()
+        for engine in (*others, self._engine, *others) if others else ():
+            asked = {"keys": list(ours), "jobs": list(ours.values())}
+            ours = {row.key: row.job_id for row in fetch(engine, FIND_UNREFERENCED, asked)}
+        return ours

@@ -8,26 +8,33 @@ names stay with the erasure until they are.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, Row
 
 from app.scheduler.role import RoleQueries
 from models.blobs import BlobError, BlobStore
-from models.jobs.erase import FIND_DUE, POSTPONE, continue_erasure, note_deleted
+from models.jobs.erase import FIND_DUE, FORGET_COPY, POSTPONE, continue_erasure, note_deleted
 from models.leadership import Leader
-from models.store.errors import StatementTooSlow
+from models.store.errors import StatementTooSlow, StateStoreError
+from models.store.session import execute
 
 logger = logging.getLogger(__name__)
 
 ERASE_SECONDS = 1.0
 #: Pause until an erasure that cannot be finished yet is tried again.
 PAUSE_SECONDS = 5.0
+#: The same while another cell is away: asking it takes time that others need.
+AWAY_SECONDS = 60.0
 
 
 class Eraser(RoleQueries):
     def __init__(self, engine: Engine, leader: Leader, blobs: BlobStore) -> None:
         super().__init__(engine, leader)
         self._blobs = blobs
+        #: The databases of other cells, which may have copies of idempotency keys.
+        self.others: Callable[[], Sequence[Engine]] = tuple
 
     def run_once(self, now: float) -> int:
         """Look at the erasures that are due; how many."""
@@ -41,7 +48,19 @@ class Eraser(RoleQueries):
             if state is not None and state.blobs:
                 deleted = [blob for blob in state.blobs if self._delete(blob)]
                 note_deleted(self._engine, row.id, deleted, PAUSE_SECONDS)
+        self._forget_copies(due)
         return len(due)
+
+    def _forget_copies(self, due: Sequence[Row[Any]]) -> None:
+        try:
+            for engine in self.others() if due else ():
+                for row in due:
+                    asked = {"id": row.id, "tenant_id": row.tenant_id}
+                    execute(engine, FORGET_COPY, asked)
+        except StateStoreError as error:
+            logger.warning("digests of erased applications are left in other cells: %s", error)
+            for row in due:
+                self._write(POSTPONE, id=row.id, pause=AWAY_SECONDS)
 
     def _delete(self, blob: str) -> bool:
         try:

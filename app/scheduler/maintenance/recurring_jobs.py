@@ -45,7 +45,8 @@ from app.tenants.ticks import (
     TickPolicy,
     decide,
 )
-from models.jobs.admit import insert_jobs
+from models.jobs.admit import JobsOfAwayTenants, insert_jobs
+from models.jobs.held_back import AWAY
 from models.jobs.submission import Submission
 from models.leadership import STILL_LEADER, Leader
 from models.store.arrays import moment_array, plain_array, text_array
@@ -79,10 +80,11 @@ FIND_OLDEST, FIND_YOUNGEST = (
                SELECT job.status::text IN ('scheduled', 'queued', 'dispatched', 'running')
                FROM jobs AS job WHERE job.id = schedule.last_job_id), false) AS busy,
            (SELECT types FROM tenants WHERE tenants.id = schedule.tenant_id) AS allowed,
-           {COLUMNS}
+           coalesce((SELECT number FROM cell_identity), 0) AS cell, {COLUMNS}
     FROM schedules AS schedule
     WHERE NOT schedule.paused AND schedule.next_at <= now()
-      AND schedule.tenant_id <> ALL (%(held)s::bigint[]) AND {STILL_LEADER}
+      AND schedule.tenant_id <> ALL (%(held)s::bigint[])
+      AND schedule.tenant_id NOT IN ({AWAY}) AND {STILL_LEADER}
     ORDER BY schedule.next_at {order} LIMIT {BATCH}
     FOR UPDATE OF schedule SKIP LOCKED
 """
@@ -147,11 +149,6 @@ def stopped(schedule: RecurringSchedule, reason: str) -> ScheduleMove:
     return move
 
 
-def queue_of(job: Submission) -> TenantQueue:
-    """The queue that a job joins."""
-    return job.tenant_id, job.pool
-
-
 def within(move: ScheduleMove, left: dict[TenantQueue, int]) -> ScheduleMove | None:
     """As much of a move as there is room ``left`` for, and takes it; None if there is none.
 
@@ -159,7 +156,7 @@ def within(move: ScheduleMove, left: dict[TenantQueue, int]) -> ScheduleMove | N
     """
     if not move.jobs:
         return move
-    queue = queue_of(move.jobs[0])  # one type, one pool
+    queue = move.schedule.tenant_id, move.jobs[0].pool  # one type, one pool
     fits = min(len(move.jobs), left[queue])
     left[queue] -= fits
     if fits == 0:
@@ -170,10 +167,10 @@ def within(move: ScheduleMove, left: dict[TenantQueue, int]) -> ScheduleMove | N
 
 
 def is_external(error: Exception) -> bool:
-    """Another scheduler leads, or the state store is unavailable."""
+    """Another scheduler leads, a tenant was sent away, or the state store is unavailable."""
     if isinstance(error, DBAPIError):
         return not isinstance(error, (DataError, IntegrityError, ProgrammingError))
-    return isinstance(error, (NotLeading, StateStoreError))
+    return isinstance(error, (NotLeading, JobsOfAwayTenants, StateStoreError))
 
 
 class RecurringJobs(RoleQueries):
@@ -190,6 +187,8 @@ class RecurringJobs(RoleQueries):
         self._served_pools = served_pools
         self._tenant_limits = tenant_limits
         self._turns = 0
+        #: The number of this cell, for ids.
+        self._cell = 0
         #: Tenants whose limits had no room: which, and until when their schedules are left alone.
         self._held: dict[int, tuple[str, float]] = {}
 
@@ -200,8 +199,8 @@ class RecurringJobs(RoleQueries):
         try:
             with transaction(self._engine) as connection:
                 return self._turn(connection, now)
-        except NotLeading:
-            return 0
+        except (NotLeading, JobsOfAwayTenants):
+            return 0  # the next turn finds no schedules of tenants that were just sent away
 
     def _turn(self, connection: Connection, now: float) -> int:
         # Every other turn begins with the youngest: ticks that are on time do not wait until
@@ -211,13 +210,13 @@ class RecurringJobs(RoleQueries):
         self._held = {one: hold for one, hold in self._held.items() if hold[1] > now - LATE_SECONDS}
         held = [tenant_id for tenant_id, (_, until) in self._held.items() if until > now]
         due = connection.exec_driver_sql(find, {"epoch": self._leader.epoch, "held": held})
-        rows = due.columns("moment", "busy", "allowed", *FIELDS).all()
+        rows = due.columns("moment", "busy", "allowed", "cell", *FIELDS).all()
         if not rows:
             return 0
         most = max(1, min(MOST_A_TURN, JOBS_A_TURN // len(rows)))
         enough = time.monotonic() + TURN_SECONDS
         moves: list[ScheduleMove] = []
-        for moment, busy, allowed, *values in rows:
+        for moment, busy, allowed, self._cell, *values in rows:
             schedule = RecurringSchedule(*values)
             try:
                 moves.append(self._move(schedule, moment, busy, allowed, most))
@@ -243,7 +242,7 @@ class RecurringJobs(RoleQueries):
 
         The others are left out: their schedules stay as they are, and due.
         """
-        wanted = Counter(queue_of(job) for move in moves for job in move.jobs)
+        wanted = Counter((job.tenant_id, job.pool) for move in moves for job in move.jobs)
         if not wanted:
             return list(moves)
         allowance = self._tenant_limits.take(wanted)
@@ -318,6 +317,7 @@ class RecurringJobs(RoleQueries):
                 priority=schedule.priority,
                 execute_at=tick,
                 jitter=False,
+                cell=self._cell,
             )
             for tick in decision.made
         )

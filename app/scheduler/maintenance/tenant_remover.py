@@ -6,6 +6,7 @@ See :mod:`models.jobs.remove_tenant`. Any leader goes on where the last one was.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from sqlalchemy import Engine
 
@@ -31,6 +32,8 @@ class TenantRemover(RoleQueries):
     def __init__(self, engine: Engine, leader: Leader, blobs: BlobStore) -> None:
         super().__init__(engine, leader)
         self._blobs = blobs
+        #: Called with the name of a tenant that is removed here.
+        self.on_removed: Callable[[str], None] = lambda tenant: None
 
     def run_once(self, now: float) -> int:
         """One batch of each kind of row, of the tenant that was deleted first; how many."""
@@ -43,6 +46,7 @@ class TenantRemover(RoleQueries):
             removed += self._write(statement, tenant=tenant_id)
         if not removed and remove_tenant(self._engine, tenant_id):
             logger.info("the tenant %s is removed", deleted[0].name)
+            self.on_removed(deleted[0].name)
         return removed
 
     def _remove_jobs(self, tenant_id: int) -> int:

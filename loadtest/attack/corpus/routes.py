@@ -133,6 +133,7 @@ CALLS: Mapping[str, Sequence[Call]] = {
     ],
     "DELETE /operator/keys/<key_id>": [Call(OPERATOR, "/operator/keys/abcd1234", stranger=404)],
     "GET /operator/scaling": [Call(OPERATOR, "/operator/scaling")],
+    "GET /operator/overview": [Call(OPERATOR, "/operator/overview")],
     "GET /operator/audit": [Call(OPERATOR, "/operator/audit")],
     "GET /operator/quotas": [Call(OPERATOR, "/operator/quotas")],
     "PUT /operator/quotas/<dependency>": [
@@ -240,6 +241,7 @@ CALLS: Mapping[str, Sequence[Call]] = {
     ],
     "GET /console/<path:rest>": [Call(CONSOLE, "/console/nothing", stranger=404)],
     "GET /console/workers": [Call(CONSOLE, "/console/workers")],
+    "GET /console/cells": [Call(CONSOLE, "/console/cells")],
     "POST /console/workers/drain": [Call(CONSOLE, "/console/workers/drain", {}, stranger=303)],
     "GET /console/schedules": [Call(CONSOLE, "/console/schedules")],
     "POST /console/schedules": [Call(CONSOLE, "/console/schedules", {}, stranger=422)],

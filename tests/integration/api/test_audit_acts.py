@@ -16,7 +16,7 @@ from sqlalchemy import Row
 
 from app.api.auth.access import Access, acts_of, guard, open_to
 from app.cli import audit as audit_commands
-from app.cli import commands, keys, quotas, tenants
+from app.cli import cells, commands, keys, quotas, tenants
 from app.cli.errors import FairlineCommand
 from app.tenants.changes import issue_key, revoke_key
 from app.tenants.scopes import Scope
@@ -300,7 +300,10 @@ COMMANDS = {
     "quotas clear": ["quotas set claude --requests 60", "quotas clear claude"],
 }
 #: Migrations are tested with the others; a replay is one of the tests below.
-ELSEWHERE = {"migrate", "replay", "encryption rotate"}
+ELSEWHERE = {
+    *("migrate", "replay", "encryption rotate"),
+    *("cells add", "cells drain", "cells promote", "tenants move", "tenants spread"),
+}
 
 
 @pytest.fixture
@@ -456,7 +459,7 @@ def test_every_command_declares_its_acts(operator: Browser) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_leaves_a_row(world: World, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (tenants, keys, quotas, commands, audit_commands):
+    for module in (tenants, keys, quotas, commands, audit_commands, cells):
         monkeypatch.setattr(module, "database", lambda: world.database.engine)
     monkeypatch.setattr("getpass.getuser", lambda: "root")
     runner = world.client.app.test_cli_runner()

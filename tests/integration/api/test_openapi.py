@@ -347,6 +347,7 @@ def tell_of_operators(caller: Caller, database: DatabaseFixture) -> None:
         "INSERT INTO desired_workers (pool, workers, reason) VALUES ('long', 1, 'few')"
     )
     caller.call("GET", "/operator/scaling", 200)
+    caller.call("GET", "/operator/overview", 200)
     assert caller.call("GET", "/operator/audit?tenant=guest&limit=1", 200).headers["Link"]
 
 

@@ -107,8 +107,18 @@ DROP_POLICIES = """
     END $$"""
 
 
+def drop_cells(database: DatabaseFixture) -> None:
+    """As before there were any."""
+    database.execute(
+        "DROP TABLE cells, placements, moves, tenant_copies, away_tenants, cell_identity,"
+        " intake_jobs, transfer_marks"
+    )
+    database.execute("ALTER TABLE tenants DROP COLUMN share")
+
+
 def drop_policies(database: DatabaseFixture) -> None:
-    """As before the roles."""
+    """As before the roles, and what came after them."""
+    drop_cells(database)
     database.execute(DROP_POLICIES)
 
 
@@ -176,6 +186,7 @@ MISSING = {
     "audit log": (drop_audit_log, "SELECT FROM audit_log", False),
     "bounds": (drop_bounds, "SELECT FROM tenants WHERE requests_per_second IS NOT NULL", False),
     "offers": (drop_offers, "SELECT FROM express_lanes WHERE offers <> '{}'", False),
+    "cells": (drop_cells, "SELECT FROM tenants WHERE share <> 1", False),
     "policies": (drop_policies, "SELECT FROM pg_policy WHERE polrelid = 'jobs'::regclass", True),
 }
 

@@ -17,8 +17,10 @@ from models.store.roles import DatabaseRole, every_tenant, in_role, tenant_scope
 from models.store.session import connect, execute, fetch, open_engine, transaction
 from tests.support.database_fixture import DatabaseFixture
 
-MIGRATION = ScriptDirectory.from_config(Config(PROJECT_ROOT / "alembic.ini")).get_revision("0023")
-GRANTS = MIGRATION.module.GRANTS
+SCRIPTS = ScriptDirectory.from_config(Config(PROJECT_ROOT / "alembic.ini"))
+MIGRATION = SCRIPTS.get_revision("0023")
+#: By migration: what a later one grants is added.
+GRANTS = (MIGRATION.module.GRANTS, SCRIPTS.get_revision("0027").module.GRANTS)
 #: Tables of a tenant's rows that have no column ``tenant_id``, and how a row says whose it is.
 BY_OTHER_COLUMNS = {
     "tenants": "id = {}",
@@ -34,6 +36,8 @@ OF_NOBODY = {
     *("alembic_version", "circuits", "desired_workers", "express_lanes", "feed_generations"),
     *("job_types", "leaders", "pool_samples", "processes", "quotas"),
     "verdicts_version",
+    # Of cells; a tenant's role may do nothing with them.
+    *("cells", "placements", "moves", "tenant_copies", "cell_identity", "transfer_marks"),
 }
 READ_TABLES = """
     SELECT relname AS name, relrowsecurity AS secured,
@@ -69,10 +73,15 @@ def fill(database: DatabaseFixture, tenant_id: int) -> None:
     job_id = database.submit_application(tenant_id=tenant_id)
     of_tenant = {
         "api_keys": ("id, digest", f"'key{tenant_id}', ''"),
+        "away_tenants": ("away", "false"),
         "blob_counts": ("bytes, counted_at", "1, now()"),
         "erasures": ("id", f"'{job_id}'"),
         "events": ("kind", "'x'"),
         "idempotency_keys": ("key, digest, job_ids", "'k', '', '{}'"),
+        "intake_jobs": (
+            "id, job_ids, tenant, cell, body",
+            f"'{job_id}', '{{{job_id}}}', '', '', ''",
+        ),
         "job_count_sums": (
             "pool, dependency, up_to, scheduled, queued, dispatched, running, succeeded, dead,"
             " cancelled, expired",
@@ -164,13 +173,18 @@ def test_privileges_are_those_that_are_declared(database: DatabaseFixture) -> No
         text = row.privilege if row.part is None else f"{row.privilege} {row.part}"
         given.setdefault(row.grantee, {}).setdefault(row.name, set()).add(text)
     declared: dict[str, dict[str, set[str]]] = {}
-    for role, tables in GRANTS.items():
-        for table, letters in tables.items():
-            declared.setdefault(role, {})[table] = {
-                " ".join(filter(None, (MIGRATION.module.PRIVILEGES[letter], column.strip())))
-                for letter, columns in MIGRATION.module.found_in(letters)
-                for column in (columns.strip("()").split(",") if columns else ("",))
-            }
+    grants = [
+        (role, table, letters)
+        for of_migration in GRANTS
+        for role, tables in of_migration.items()
+        for table, letters in tables.items()
+    ]
+    for role, table, letters in grants:
+        declared.setdefault(role, {}).setdefault(table, set()).update(
+            " ".join(filter(None, (MIGRATION.module.PRIVILEGES[letter], column.strip())))
+            for letter, columns in MIGRATION.module.found_in(letters)
+            for column in (columns.strip("()").split(",") if columns else ("",))
+        )
     assert given == declared
 
 
@@ -182,8 +196,13 @@ REFUSED = [
     (DatabaseRole.WORKER, "INSERT INTO jobs (id) VALUES (gen_random_uuid())"),
     (DatabaseRole.WORKER, "DELETE FROM jobs"),
     (DatabaseRole.WORKER, "UPDATE tenants SET weight = 9"),
-    (DatabaseRole.SCHEDULER, "SELECT digest FROM api_keys"),
-    (DatabaseRole.SCHEDULER, "INSERT INTO api_keys (id, digest) VALUES ('x', '')"),
+    (DatabaseRole.SCHEDULER, "SELECT FROM audit_log"),
+    (DatabaseRole.SCHEDULER, "UPDATE cells SET database_url = ''"),
+    (DatabaseRole.WORKER, "SELECT FROM cells"),
+    (DatabaseRole.WORKER, "UPDATE away_tenants SET away = false"),
+    (DatabaseRole.TENANT, "SELECT FROM placements"),
+    (DatabaseRole.TENANT, "SELECT FROM intake_jobs"),
+    (DatabaseRole.TENANT, "DELETE FROM away_tenants"),
     (DatabaseRole.SCHEDULER, "INSERT INTO sessions (digest) VALUES ('')"),
     (DatabaseRole.SCHEDULER, "DELETE FROM audit_log"),
     (DatabaseRole.API, "DELETE FROM audit_log"),
@@ -204,7 +223,11 @@ REFUSED = [
     *[(role, "ALTER TABLE jobs DISABLE ROW LEVEL SECURITY") for role in DatabaseRole],
     *[(role, "TRUNCATE jobs") for role in DatabaseRole],
     *[(role, "CREATE TABLE mine (one int)") for role in DatabaseRole],
-    *[(role, "INSERT INTO job_count_keys VALUES (1, '', '')") for role in DatabaseRole],
+    *[
+        (role, "INSERT INTO job_count_keys VALUES (1, '', '')")
+        for role in DatabaseRole
+        if role is not DatabaseRole.SCHEDULER  # which moves counts with their tenants
+    ],
 ]
 
 

@@ -20,7 +20,7 @@ from app.tenants.terms import Change
 from models.settings import DatabaseSettings
 from models.store.clock import DATABASE_CLOCK
 from models.store.errors import StateStoreUnavailable
-from models.store.session import open_engine, transaction
+from models.store.session import fetch, open_engine, transaction
 from tests.support.database_fixture import DatabaseFixture
 
 
@@ -284,9 +284,26 @@ def test_a_sweep_finds_what_a_clock_set_back_has_hidden(
     directory.time.now += module.SWEEP_SECONDS
     directory.refresh()
     assert told == {issued.id, gone.id}
-    for key in (issued, gone):
-        with pytest.raises(Unauthenticated, match="revoked"):
+    for key, why in ((issued, "revoked"), (gone, "not known")):
+        with pytest.raises(Unauthenticated, match=why):
             directory.caller(bearer(key.key))
+
+
+def test_a_key_that_was_gone_works_when_it_is_back(
+    directory: Counting, api_database: DatabaseFixture, issued: CreatedKey
+) -> None:
+    """Its tenant moved to another cell, and came back."""
+    directory.caller(bearer(issued.key))
+    read = "SELECT id, tenant_id, digest FROM api_keys WHERE id = %(id)s"
+    [row] = fetch(api_database.engine, read, {"id": issued.id})
+    api_database.execute("DELETE FROM api_keys WHERE id = %s", issued.id)
+    directory.time.now += module.SWEEP_SECONDS
+    directory.refresh()
+    with pytest.raises(Unauthenticated, match="not known"):
+        directory.caller(bearer(issued.key))
+    api_database.execute("INSERT INTO api_keys (id, tenant_id, digest) VALUES (%s, %s, %s)", *row)
+    directory.time.now += module.UNKNOWN_SECONDS
+    assert directory.caller(bearer(issued.key)).key == issued.id
 
 
 def test_changes_committed_late_are_within_the_overlap(

@@ -12,7 +12,7 @@ from flask import Flask
 from sqlalchemy import Engine
 
 from app import config
-from app.cli import keys, tenants
+from app.cli import cells, keys, tenants
 from app.config import Settings
 from app.tenants.changes import issue_key, keep_operator_key, revoke_key
 from app.tenants.directory import Directory
@@ -59,7 +59,7 @@ class Terminal:
 def terminal(api_database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch) -> Terminal:
     api_database.execute("DELETE FROM api_keys; DELETE FROM tenant_limits")
     api_database.execute("DELETE FROM tenants WHERE name NOT IN ('demo', 'other')")
-    for module in (keys, tenants):
+    for module in (cells, keys, tenants):
         monkeypatch.setattr(module, "database", lambda: api_database.engine)
     return Terminal(api_database.engine)
 
@@ -132,7 +132,7 @@ def test_a_database_that_is_away_is_one_line_with_the_way_to_the_stacks(
     monkeypatch: pytest.MonkeyPatch, terminal: Terminal
 ) -> None:
     away = Settings.model_construct(database_url=f"postgresql+psycopg2://127.0.0.1:{free_port()}/x")
-    for module in (keys, tenants):
+    for module in (cells, keys, tenants):
         monkeypatch.setattr(module, "database", lambda: open_engine(away))
     monkeypatch.setattr(config, "settings", Settings.model_construct)
     told = terminal.refused("tenants list")

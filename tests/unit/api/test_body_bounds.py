@@ -137,7 +137,7 @@ def as_job(raw: bytes) -> None:
 
 def as_batch(raw: bytes) -> None:
     items = validate_outline(JsonDocument(raw, orjson.loads(raw)), requests.SubmitBatch).jobs
-    services = cast(Services, SimpleNamespace(types=load_types()))
+    services = cast(Services, SimpleNamespace(types=load_types(), cell=0))
     budget = ErrorBudget()
     raise no_item_is_valid([read_item(services, TENANT, item, True, budget) for item in items])
 
@@ -230,7 +230,7 @@ def test_large_payloads_that_match_their_schema_are_accepted() -> None:
 
 def test_a_batch_shares_what_its_errors_may_take() -> None:
     item = {"type": "bounds.node", "payload": {"by_name": {"x" * 2_000: {"numbers": ["x"] * 300}}}}
-    services = cast(Services, SimpleNamespace(types=load_types()))
+    services = cast(Services, SimpleNamespace(types=load_types(), cell=0))
     budget = ErrorBudget()
     read = [read_item(services, TENANT, item, False, budget) for _ in range(10)]
     reasons = [one.errors[0].field for one in read if isinstance(one, ValidationFailed)]

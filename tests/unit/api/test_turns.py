@@ -38,6 +38,9 @@ def test_reads_of_a_tenant_wait_for_each_other_and_for_nobody_else(
     monkeypatch.setattr(turns, "time_left", lambda: asking.seconds)
     monkeypatch.setattr(turns, "note_waited", waited.append)
     monkeypatch.setattr(turns, "current_tenant", lambda: SimpleNamespace(id=asking.tenant))
+    # One for each cell.
+    applications = {cell: SimpleNamespace() for cell in (1, 2)}
+    monkeypatch.setattr(turns, "current_services", lambda: applications[asking.cell])
     entered, leaving = threading.Semaphore(0), threading.Event()
 
     @long_read
@@ -46,11 +49,11 @@ def test_reads_of_a_tenant_wait_for_each_other_and_for_nobody_else(
         assert leaving.wait(30)
         return int(asking.tenant)
 
-    def ask(tenant: int, seconds: float = 30.0) -> int:
-        asking.tenant, asking.seconds = tenant, seconds
+    def ask(tenant: int, seconds: float = 30.0, cell: int = 1) -> int:
+        asking.tenant, asking.seconds, asking.cell = tenant, seconds, cell
         return view()
 
-    with ThreadPoolExecutor(READS_AT_ONCE + 2) as pool:
+    with ThreadPoolExecutor(READS_AT_ONCE + 3) as pool:
         answers = [pool.submit(ask, 1) for _ in range(READS_AT_ONCE + 1)]
         assert all(entered.acquire(timeout=30) for _ in range(READS_AT_ONCE))
         assert not entered.acquire(timeout=0.2), "one too many was let in"
@@ -58,8 +61,10 @@ def test_reads_of_a_tenant_wait_for_each_other_and_for_nobody_else(
             ask(1, 0.05)
         other = pool.submit(ask, 2)
         assert entered.acquire(timeout=30), "another tenant waited"
+        elsewhere = pool.submit(ask, 1, cell=2)
+        assert entered.acquire(timeout=30), "the same tenant waited in another cell"
         leaving.set()
         assert [answer.result(30) for answer in answers] == [1] * (READS_AT_ONCE + 1)
-        assert other.result(30) == 2
-    assert len(waited) == READS_AT_ONCE + 2 and max(waited) > 0.2
+        assert (other.result(30), elsewhere.result(30)) == (2, 1)
+    assert len(waited) == READS_AT_ONCE + 3 and max(waited) > 0.2
     assert len(turns._reading) == 0, "nothing is kept of tenants that read nothing"

@@ -12,7 +12,7 @@ from app.console.pages import NAVIGATION
 from app.console.page import LIVE_PAGES
 rules = {page.rule for page in LIVE_PAGES}
 assert {path for path, _, _ in NAVIGATION} <= rules, rules
-assert len(LIVE_PAGES) == len(rules) == 19, rules
+assert len(LIVE_PAGES) == len(rules) == 20, rules
 """
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.jobs.ids import NUMBERS_AT_ONCE, _unused, new_id, parse_id
+from models.jobs.ids import NUMBERS_AT_ONCE, _unused, cell_number, new_id, parse_id
 
 
 def test_ids_are_unique_uuids_of_version_7_in_the_order_of_their_making() -> None:
@@ -19,6 +19,14 @@ def test_ids_are_unique_uuids_of_version_7_in_the_order_of_their_making() -> Non
     assert all(uuid.UUID(one).version == 7 for one in ids)
     stamps = [one[:18] for one in ids]
     assert stamps == sorted(stamps)
+
+
+@given(st.integers(1, 4095))
+def test_ids_carry_the_number_of_their_cell(cell: int) -> None:
+    ids = [new_id(cell=cell) for _ in range(20)]
+    assert {cell_number(one) for one in ids} == {cell}
+    assert all(uuid.UUID(one).version == 7 and parse_id(one) == one for one in ids)
+    assert len({one[23:] for one in ids}) == 20, "the rest is random"
 
 
 def test_ids_do_not_depend_on_the_seed_of_python_s_generator() -> None:

@@ -1,0 +1,79 @@
+"""Health of cells: which of them do not answer, as this process sees it.
+
+A 503 of a cell raises suspicion: then its database is asked, and the cell is away once that fails
+twice, until it succeeds again. So a healthy cell costs nothing, and callers of one that is away do
+not wait for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from models.store.errors import StateStoreError
+
+logger = logging.getLogger(__name__)
+
+#: Pause between two questions to a cell that is away.
+PROBE_SECONDS = 0.5
+#: Pause before a cell that did not answer once is asked again.
+AGAIN_SECONDS = 0.1
+
+
+class CellHealth:
+    """Which cells are away."""
+
+    def __init__(
+        self, probe: Callable[[str], object], *, probe_seconds: float = PROBE_SECONDS
+    ) -> None:
+        """``probe`` asks a cell and raises ``StateStoreError`` if it does not answer."""
+        self._probe = probe
+        self._probe_seconds = probe_seconds
+        self._away: set[str] = set()
+        self._probed: set[str] = set()
+        self._starting = threading.Lock()
+        self._closed = threading.Event()
+
+    def is_away(self, cell: str) -> bool:
+        """Whether a cell did not answer the last time."""
+        return cell in self._away
+
+    def suspect(self, cell: str) -> None:
+        """A cell seems not to answer: find out."""
+        with self._starting:
+            if cell in self._probed or self._closed.is_set():
+                return
+            self._probed.add(cell)
+        name = f"probe {cell}"
+        threading.Thread(target=self._watch, args=(cell,), name=name, daemon=True).start()
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._closed.set()
+
+    def _watch(self, cell: str) -> None:
+        """Ask until it answers."""
+        failures = 0
+        try:
+            while not self._closed.is_set() and not self._answers(cell):
+                failures += 1
+                if failures > 1 and cell not in self._away:
+                    logger.warning("cell %s is away", cell)
+                    self._away.add(cell)
+                pause = AGAIN_SECONDS if failures == 1 else self._probe_seconds
+                self._closed.wait(pause)
+        finally:
+            if cell in self._away and not self._closed.is_set():
+                logger.warning("cell %s is back", cell)
+            with self._starting:
+                self._away.discard(cell)
+                self._probed.discard(cell)
+
+    def _answers(self, cell: str) -> bool:
+        try:
+            self._probe(cell)
+        except StateStoreError as error:
+            logger.debug("cell %s: %s", cell, error)
+            return False
+        return True

@@ -1,0 +1,200 @@
+"""Finds the tenant of an API key: asks the directories of all cells, and remembers where it was.
+
+What is remembered only says where to send a request: the application of that cell checks the key.
+A key that no cell has is remembered for a moment, so that a flood of them is a few statements per
+second; a cell that does not answer leaves it open, for as long a moment, and is not waited for once
+the key was found.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from app.errors import CellUnavailable, Unauthenticated
+from app.tenants.directory import Caller, Directory
+from app.tenants.keys import parse_authorization, same_digest
+from models.store.errors import StateStoreError
+from models.store.group_commit import GroupCommit
+
+if TYPE_CHECKING:
+    from flask import Flask
+
+    from app.policy.placement import Placement
+
+logger = logging.getLogger(__name__)
+
+#: How long a key that does not exist is not looked for again, and how many such are remembered.
+UNKNOWN_SECONDS = 1.0
+MOST_UNKNOWN = 10_000
+
+
+class CellsToAsk(Protocol):
+    """The cells that keys are looked for in."""
+
+    def app_of(self, cell: str) -> Flask | None: ...
+    def is_away(self, cell: str) -> bool: ...
+    def cell_names(self) -> Sequence[str]: ...
+    def suspect(self, cell: str) -> None: ...
+    def placement_of(self, tenant: str) -> Placement | None: ...
+    @property
+    def home(self) -> Flask: ...
+
+
+class FoundKey(NamedTuple):
+    """Where a key was found, and whose it is."""
+
+    #: Empty: the database of the process itself, which is of no cell.
+    cell: str
+    #: None: an operator's.
+    tenant: str | None
+    digest: bytes
+
+
+class KeyAnswers(NamedTuple):
+    """What the cells know of a key."""
+
+    found: tuple[FoundKey, ...]
+    #: Whether every cell answered.
+    complete: bool
+
+
+class KeyLookup:
+    """The keys that one process has found. Callers of all cells, for whoever signs in to pages."""
+
+    def __init__(
+        self,
+        cells: CellsToAsk,
+        seconds: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``seconds``: how long a question may take."""
+        self._cells = cells
+        self._seconds = seconds
+        self._clock = clock
+        self._known: dict[str, FoundKey] = {}
+        #: Keys that do not exist, and until when that is assumed; oldest first.
+        self._unknown: dict[str, float] = {}
+        #: Keys that only a cell that does not answer may know.
+        self._unresolved: dict[str, float] = {}
+        self._questions: GroupCommit[str, KeyAnswers] = GroupCommit(self._ask, name="keys of cells")
+
+    def find(self, authorization: str) -> FoundKey | None:
+        """Whose key is in this header; None: no cell knows it.
+
+        CellUnavailable if a cell that might know it does not answer.
+        """
+        sent = parse_authorization(authorization)
+        if sent is None:
+            return None
+        known = self._find_id(sent.id, sent.digest)
+        return known if known is not None and same_digest(known.digest, sent.digest) else None
+
+    # What follows is for pages: see :class:`app.tenants.directory.Callers`.
+
+    def caller(self, authorization: str) -> Caller:
+        """The caller whose key is in this header."""
+        known = self.find(authorization)
+        return self._directory_of(known).caller(authorization)
+
+    def of_id(self, key: str) -> Caller:
+        """The caller with the key of this id, for whom a session vouches."""
+        return self._directory_of(self._find_id(key)).of_id(key)
+
+    def keyless(self, name: str) -> Caller | None:
+        """A caller without a key that acts as the tenant of that name."""
+        return self._directory_of(FoundKey("", name, b"")).keyless(name)
+
+    def _find_id(self, key: str, digest: bytes | None = None) -> FoundKey | None:
+        known = self._known.get(key)
+        if known is None and self._clock() >= self._unknown.get(key, -math.inf):
+            if self._clock() < self._unresolved.get(key, -math.inf):
+                raise CellUnavailable
+            answers = self._questions.submit(key, self._seconds + 0.2)
+            # Ids are random: two cells may have given out the same.
+            fitting = [one for one in answers.found if digest in (None, one.digest)]
+            known = next(iter(fitting), None)
+            if known is not None:
+                self._known[key] = known
+            elif not answers.complete:
+                raise CellUnavailable
+        return known
+
+    def _directory_of(self, known: FoundKey | None) -> Directory:
+        """The directory of the cell that a key's tenant lives in."""
+        if known is None:
+            raise Unauthenticated("This API key is not known.")
+        app = self._cells.home  # where operators of all cells have their keys
+        if known.tenant is not None:
+            placement = self._cells.placement_of(known.tenant)
+            cell = known.cell if placement is None else placement.admitting[0]
+            app = self._cells.app_of(cell) or app
+        directory: Directory = app.extensions["fairline"].tenants.directory
+        return directory
+
+    def _ask(self, keys: Sequence[str]) -> list[KeyAnswers]:
+        """Ask all cells at once, until each key is found or all have answered."""
+        asked = self._directories()
+        answers: queue.SimpleQueue[tuple[str, list[Caller | None] | None]] = queue.SimpleQueue()
+        for cell, directory in asked.items():
+            work = (cell, directory, keys, answers)
+            threading.Thread(target=look_up, args=work, name="find keys", daemon=True).start()
+        found: dict[str, list[FoundKey]] = {key: [] for key in keys}
+        waiting, failed, deadline = set(asked), set[str](), self._clock() + self._seconds
+        while waiting and not all(found.values()):
+            try:
+                cell, callers = answers.get(timeout=max(0.0, deadline - self._clock()))
+            except queue.Empty:
+                break
+            waiting.discard(cell)
+            if callers is None:
+                failed.add(cell)
+                continue
+            for key, caller in zip(keys, callers, strict=True):
+                if caller is not None:
+                    tenant = None if caller.tenant is None else caller.tenant.name
+                    found[key].append(FoundKey(cell, tenant, caller.digest))
+        if not all(found.values()):
+            failed |= waiting
+        for cell in failed - {""}:
+            self._cells.suspect(cell)
+        complete = not failed and asked.keys() >= set(self._cells.cell_names())
+        missing = [key for key in keys if not found[key]]
+        self._remember(self._unknown if complete else self._unresolved, missing)
+        return [KeyAnswers(tuple(found[key]), complete) for key in keys]
+
+    def _directories(self) -> dict[str, Directory]:
+        """The directories of the cells that are not away, and of the process's own database."""
+        names = [name for name in self._cells.cell_names() if not self._cells.is_away(name)]
+        apps = {name: app for name in names if (app := self._cells.app_of(name)) is not None}
+        if self._cells.home not in apps.values():
+            apps[""] = self._cells.home
+        return {name: app.extensions["fairline"].tenants.directory for name, app in apps.items()}
+
+    def _remember(self, kept: dict[str, float], keys: Sequence[str]) -> None:
+        until = self._clock() + UNKNOWN_SECONDS
+        for key in keys:
+            kept.pop(key, None)
+            kept[key] = until
+        while len(kept) > MOST_UNKNOWN:
+            del kept[next(iter(kept))]
+
+
+def look_up(
+    cell: str,
+    directory: Directory,
+    keys: Sequence[str],
+    answers: queue.SimpleQueue[tuple[str, list[Caller | None] | None]],
+) -> None:
+    """Ask one cell; None: it did not answer."""
+    try:
+        answers.put((cell, directory.look_up(keys)))
+    except StateStoreError as error:
+        logger.debug("cell %s: %s", cell, error)
+        answers.put((cell, None))

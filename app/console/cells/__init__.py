@@ -1,0 +1,1 @@
+"""``/console/cells``: all cells of the installation."""

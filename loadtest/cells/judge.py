@@ -1,0 +1,78 @@
+"""What must hold for every 202: its job is in one cell, and ended there once.
+
+Wherever it was taken in, moved to or handed over.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from loadtest.cells.installation import Cell
+from loadtest.chaos.witness import read_lines
+from loadtest.fleet import rows, until
+from loadtest.report import Bar, at_most
+
+#: For everything to end after the last fault.
+SETTLE_SECONDS = 180.0
+UNFINISHED = """
+    SELECT count(*) FROM jobs WHERE status IN ('scheduled', 'queued', 'dispatched', 'running')
+"""
+KEPT = "SELECT count(*) FROM intake_jobs WHERE alias_of IS NULL"
+MOVES = "SELECT count(*) FROM moves"
+READ_JOBS = """
+    SELECT id::text AS id, status::text AS status, error_class, error_message FROM jobs
+    WHERE id = ANY (CAST(:ids AS uuid[]))
+"""
+READ_TAGGED = """
+    SELECT id::text AS id FROM jobs WHERE payload->>'tag' LIKE :prefix
+"""
+
+
+def settle(cells: Iterable[Cell], seconds: float = SETTLE_SECONDS) -> bool:
+    """Wait until nothing waits or runs in any cell, nor is kept for another one."""
+
+    def settled() -> bool:
+        return not any(
+            rows(cell.engine, UNFINISHED)[0][0] or rows(cell.engine, KEPT)[0][0] for cell in cells
+        )
+
+    return until(settled, seconds, pause=0.5)
+
+
+def judge(
+    cells: Sequence[Cell], accepted: Mapping[str, str], witness: Path, *, prefix: str = "cells-"
+) -> dict[str, list[str]]:
+    """Faults by name. ``accepted``: ids by the key of their submission, which is their tag."""
+    ids = sorted(set(accepted.values()))
+    found: dict[str, list[Any]] = {}
+    extra: set[str] = set()
+    for cell in cells:
+        for row in rows(cell.engine, READ_JOBS, ids=ids):
+            found.setdefault(row.id, []).append(row)
+        extra |= {row.id for row in rows(cell.engine, READ_TAGGED, prefix=f"{prefix}%")}
+    starts = Counter(line.job for line in read_lines(witness) if line.what == "start")
+    return {
+        "lost": [one for one in ids if one not in found],
+        "in two cells": [one for one in ids if len(found.get(one, ())) > 1],
+        "admitted twice": sorted(extra - set(ids)),
+        "not succeeded": [
+            f"{row.id} {row.status} {row.error_class}: {row.error_message}"
+            for each in found.values()
+            for row in each
+            if row.status != "succeeded"
+        ],
+        "run twice": [one for one in ids if starts[one] > 1],
+    }
+
+
+def fault_bars(faults: Mapping[str, Sequence[str]]) -> list[Bar]:
+    """None of any kind."""
+    return [at_most(name, len(found)) for name, found in faults.items()]
+
+
+def fault_notes(faults: Mapping[str, Sequence[str]]) -> list[str]:
+    """The first of each kind."""
+    return [f"{name}: {'; '.join(found[:3])}" for name, found in faults.items() if found]

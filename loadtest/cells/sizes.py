@@ -1,0 +1,33 @@
+"""How long the experiments take: the figures that count, a quick look, or does it run at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from loadtest.lab.experiment import Size
+from loadtest.report import Screen
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of an experiment: how long it may take, and where progress is shown."""
+
+    size: Size
+    #: For pictures.
+    folder: Path
+    screen: Screen
+    console: Console
+
+    def wait(self, what: str, seconds: float) -> None:
+        """Let load go on for so long."""
+        self.screen.wait(what, seconds)
+
+    def step(self, what: str, work: Callable[[], object]) -> None:
+        """Do something that takes a while."""
+        done = self.screen.task(what, 1.0)
+        work()
+        done(1.0)

@@ -1,0 +1,1 @@
+"""Cells: several whole Fairlines that share their tenants, and the registry that names them."""

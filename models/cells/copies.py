@@ -1,0 +1,147 @@
+"""Copies of tenants in the registry, for the case that their cell is lost for good.
+
+A copy has the tenant's terms, limits, API keys and schedules. The scheduler of the first cell of a
+tenant writes it; of a tenant in several cells the others have its own rows anyway, and schedules
+are in the first one. A copy is as old as a few seconds for what changed, and as a walk over all
+tenants takes for schedules.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Engine
+
+from models.cells.moved_rows import SCHEDULES, put_schedules
+from models.cells.tenant_rows import API_KEYS, LIMITS, TENANTS, OwnRows, write_own_rows
+from models.store.row_copies import TextRow
+from models.store.session import connect, execute, fetch
+
+#: Tenants of one statement.
+BATCH = 200
+
+#: What changes all the time is left out: a copy is written when something else has changed.
+UNSTEADY = {"tenants": ("changed_at",), "api_keys": ("last_used_at",)}
+FIND_CHANGED = """
+    SELECT now() AS now, array(
+        SELECT id FROM tenants WHERE changed_at > %(since)s::timestamptz - interval '30 seconds'
+        UNION SELECT tenant_id FROM api_keys
+        WHERE tenant_id IS NOT NULL
+          AND greatest(created_at, revoked_at) > %(since)s::timestamptz - interval '30 seconds'
+    ) AS changed
+"""
+NEXT = f"SELECT id FROM tenants WHERE id > %(after)s ORDER BY id LIMIT {BATCH}"
+#: Only of tenants whose first cell this is, and only if something differs.
+WRITE = """
+    INSERT INTO tenant_copies AS known (tenant, cell, rows)
+    SELECT given.tenant, %(cell)s, given.rows::jsonb
+    FROM unnest(%(tenants)s::text[], %(rows)s::text[]) AS given (tenant, rows)
+    JOIN placements ON placements.tenant = given.tenant
+    WHERE %(cell)s = (SELECT min(name COLLATE "C") FROM jsonb_each_text(placements.cells)
+                          AS placed (name, weight) WHERE weight::float8 > 0)
+    ORDER BY given.tenant
+    ON CONFLICT (tenant) DO UPDATE
+    SET cell = excluded.cell, rows = excluded.rows, copied_at = now()
+    WHERE (known.cell, known.rows) IS DISTINCT FROM (excluded.cell, excluded.rows)
+"""
+READ = "SELECT tenant, cell, rows, copied_at FROM tenant_copies WHERE tenant = %(tenant)s"
+#: Of tenants that are placed nowhere.
+FORGET = """
+    DELETE FROM tenant_copies AS copy
+    WHERE copy.cell = %(cell)s
+      AND NOT EXISTS (SELECT FROM placements WHERE placements.tenant = copy.tenant)
+"""
+
+
+class CopiedTenant(NamedTuple):
+    """A tenant's own rows and schedules, as the registry has them."""
+
+    tenant: str
+    cell: str
+    rows: Mapping[str, list[TextRow]]
+    copied_at: datetime
+
+
+def find_changed(engine: Engine, since: datetime | None) -> tuple[list[int], datetime]:
+    """Tenants of a cell whose terms or keys changed since a look, if there was one; and the time of
+    this one."""
+    [row] = fetch(engine, FIND_CHANGED, {"since": since})
+    return list(row.changed), row.now
+
+
+def next_tenants(engine: Engine, after: int) -> list[int]:
+    """The next ones of a walk over all tenants of a cell."""
+    return [row.id for row in fetch(engine, NEXT, {"after": after})]
+
+
+def copy_tenants(registry: Engine, cell: str, engine: Engine, ids: Collection[int]) -> int:
+    """Copy tenants of a cell to the registry; how many differed."""
+    if not ids:
+        return 0
+    copies = read_tenants(engine, sorted(ids))
+    asked: dict[str, Any] = {
+        "cell": cell,
+        "tenants": list(copies),
+        "rows": [json.dumps(rows) for rows in copies.values()],
+    }
+    return execute(registry, WRITE, asked)
+
+
+def read_tenants(engine: Engine, ids: Sequence[int]) -> dict[str, dict[str, list[TextRow]]]:
+    """The rows of some tenants, by name and table."""
+    asked = {"ids": list(ids)}
+    with connect(engine) as connection:
+        tenants = TENANTS.read(connection, "WHERE id = ANY (%(ids)s)", asked)
+        others = {
+            table.name: table.read(
+                connection,
+                f"WHERE tenant_id = ANY (%(ids)s) ORDER BY {', '.join(table.key)}",
+                asked,
+            )
+            for table in (API_KEYS, LIMITS, SCHEDULES)
+        }
+    found: dict[str | None, dict[str, list[TextRow]]] = {
+        tenant["id"]: {"tenants": [steady("tenants", tenant)], **{name: [] for name in others}}
+        for tenant in tenants
+    }
+    for name, rows in others.items():
+        for row in rows:
+            if row["tenant_id"] in found:  # else it was created between the two statements
+                found[row["tenant_id"]][name].append(steady(name, row))
+    return {str(tenant["name"]): found[tenant["id"]] for tenant in tenants}
+
+
+def steady(table: str, row: TextRow) -> TextRow:
+    """A row without what changes all the time."""
+    return {name: value for name, value in row.items() if name not in UNSTEADY.get(table, ())}
+
+
+def read_copy(registry: Engine, tenant: str) -> CopiedTenant | None:
+    """The copy of a tenant, if there is one."""
+    rows = fetch(registry, READ, {"tenant": tenant})
+    return CopiedTenant(**rows[0]._mapping) if rows else None
+
+
+def forget_copies(registry: Engine, cell: str) -> int:
+    """Forget copies of tenants that were deleted; how many."""
+    return execute(registry, FORGET, {"cell": cell})
+
+
+def install_copy(
+    connection: Connection, copy: CopiedTenant, *, share: float = 1.0, schedules: bool = True
+) -> None:
+    """Let this cell have the tenant, its limits, keys and schedules, as part of a transaction.
+
+    What is there already is replaced, but for schedules.
+    """
+    own: OwnRows = {
+        "tenants": [{**row, "changed_at": "now"} for row in copy.rows["tenants"]],
+        "api_keys": [{**row, "last_used_at": None} for row in copy.rows["api_keys"]],
+        "tenant_limits": copy.rows["tenant_limits"],
+    }
+    write_own_rows(connection, own, share=share)
+    if schedules:
+        put_schedules(connection, copy.rows["schedules"], "")

@@ -1,0 +1,234 @@
+"""``flask cells …`` and ``flask tenants …`` with cells, as an operator types them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import app.config
+from app.cells.new_tenants import place
+from app.cli.cells import cells as cells_group
+from app.cli.tenants import tenants as tenants_group
+from app.config import Settings
+from app.errors import Conflict
+from app.stack.postgres import EmbeddedPostgres
+from app.stack.services import Running
+from app.tenants.changes import create_tenant
+from models.cells.registry import TENANTS_OF_A_CELL, read_cells, read_identity
+from models.settings import DatabaseSettings
+from models.store.session import open_engine
+from tests.integration.conftest import fresh_database
+from tests.support.database_fixture import DatabaseFixture
+from tests.support.several_cells import unreachable
+
+Type = Callable[[str], Result]
+SECRET = "hunter2"
+
+
+@pytest.fixture
+def urls(postgres: Running[EmbeddedPostgres]) -> Iterator[list[str]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(fresh_database(postgres)) for _ in range(3)]
+
+
+@pytest.fixture
+def databases(urls: list[str]) -> Iterator[list[DatabaseFixture]]:
+    opened = [open_engine(DatabaseSettings(database_url=url)) for url in urls]
+    yield [DatabaseFixture(engine) for engine in opened]
+    for engine in opened:
+        engine.dispose()
+
+
+@pytest.fixture
+def type_line(urls: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Type:
+    """Runs a command of the groups; the registry is the first database."""
+    own = Settings(database_url=urls[0], registry_url=urls[0], blob_url=str(tmp_path))
+    monkeypatch.setattr(app.config, "settings", lambda: own)
+
+    def run(line: str) -> Result:
+        group, *arguments = line.split()
+        return CliRunner().invoke(cells_group if group == "cells" else tenants_group, arguments)
+
+    return run
+
+
+def add(type_line: Type, name: str, url: str, more: str = "") -> Result:
+    return type_line(f"cells add {name} --database-url {url} --broker-url {BROKER} {more}")
+
+
+BROKER = f"amqp://fairline:{SECRET}@mq1:5672//"
+
+
+def test_cells_are_added_listed_and_drained(
+    type_line: Type,
+    urls: list[str],
+    databases: list[DatabaseFixture],
+    postgres: Running[EmbeddedPostgres],
+) -> None:
+    create_tenant(databases[0].engine, "old")
+    first = add(type_line, "cell-1", urls[0], "--region eu")
+    assert first.exit_code == 0 and "number 1, 1 tenants" in first.output
+    second = add(type_line, "cell-2", urls[1], "--region eu")
+    assert second.exit_code == 0 and "number 2, 0 tenants" in second.output
+    assert read_identity(databases[1].engine) == (2, "cell-2")
+    assert "cell-1=1" in type_line("tenants where old").output
+    listed = type_line("cells list")
+    assert [line.split()[:6] for line in listed.output.splitlines()[1:]] == [
+        ["cell-1", "1", "eu", "open", "1", "0"],
+        ["cell-2", "2", "eu", "open", "0", "0"],
+    ]
+    assert SECRET not in listed.output + first.output + second.output
+    with unreachable(postgres.service, databases[1].engine):
+        assert "away" in type_line("cells list").output.splitlines()[2]
+    assert type_line("cells drain cell-2").exit_code == 0
+    assert [cell.state for cell in read_cells(databases[0].engine)] == ["open", "draining"]
+    assert type_line("cells drain cell-2 --undo").exit_code == 0
+    assert {cell.state for cell in read_cells(databases[0].engine)} == {"open"}
+    assert type_line("cells drain cell-9").exit_code == 1
+    acts = databases[0].query("SELECT target, after::text AS after FROM audit_log ORDER BY id")
+    assert {row.target for row in acts} >= {"cell-1", "cell-2"}
+    assert not any(SECRET in row.after for row in acts)
+
+
+def test_adding_a_cell_again_changes_its_address(
+    type_line: Type, urls: list[str], databases: list[DatabaseFixture]
+) -> None:
+    add(type_line, "cell-1", urls[0])
+    add(type_line, "cell-2", urls[1])
+    assert add(type_line, "cell-2", urls[1], "--region us").exit_code == 0
+    [_, cell] = read_cells(databases[0].engine)
+    assert (cell.number, cell.region) == (2, "us")
+    other = add(type_line, "cell-2", urls[1], "--number 3")
+    assert other.exit_code == 1 and "another cell" in other.output
+    taken = add(type_line, "cell-3", urls[2], "--number 2")
+    assert taken.exit_code == 1 and "number 2" in taken.output
+    copied = add(type_line, "cell-3", urls[1])
+    assert copied.exit_code == 1, "a database is of one cell"
+    assert len(read_cells(databases[0].engine)) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "url", "broker"),
+    [
+        ("Cell", "postgresql+psycopg2://h/d", BROKER),
+        ("cell-2", "postgresql+psycopg2://a:1,b:x/d", BROKER),
+        ("cell-2", "postgresql+psycopg2://h/d", "http://mq"),
+    ],
+)
+def test_wrong_cells_are_refused(type_line: Type, name: str, url: str, broker: str) -> None:
+    done = type_line(f"cells add {name} --database-url {url} --broker-url {broker}")
+    assert done.exit_code == 2, done.output
+
+
+def test_tenants_are_created_in_the_cell_with_the_fewest_or_the_named_one(
+    type_line: Type, urls: list[str], databases: list[DatabaseFixture]
+) -> None:
+    add(type_line, "cell-1", urls[0])
+    add(type_line, "cell-2", urls[1])
+    for name, more in (("one", ""), ("two", ""), ("three", "--cell cell-2"), ("four", "")):
+        done = type_line(f"tenants create {name} {more}")
+        assert done.exit_code == 0, done.output
+    names = [
+        [row.name for row in database.query("SELECT name FROM tenants ORDER BY id")]
+        for database in databases[:2]
+    ]
+    assert names == [["one", "four"], ["two", "three"]]
+    [row] = databases[1].query("SELECT min(id) AS id FROM tenants")
+    assert row.id > 2 * TENANTS_OF_A_CELL
+    for line in ("tenants create one", "tenants create one --cell cell-2"):
+        again = type_line(line)
+        assert again.exit_code == 1 and "already" in again.output, line
+    assert type_line("tenants ensure one").exit_code == 0
+    type_line("cells drain cell-2")
+    assert type_line("tenants create five --cell cell-2").exit_code == 1
+    assert type_line("tenants create five --cell cell-9").exit_code == 1
+    shown = [line.split()[:2] for line in type_line("tenants where").output.splitlines()[1:]]
+    assert shown == [
+        ["four", "cell-1=1"],
+        ["one", "cell-1=1"],
+        ["three", "cell-2=1"],
+        ["two", "cell-2=1"],
+    ]
+    assert type_line("tenants where nobody").exit_code == 1
+
+
+def test_draining_moves_the_tenants_of_a_cell(
+    type_line: Type, urls: list[str], databases: list[DatabaseFixture]
+) -> None:
+    for number, url in enumerate(urls, 1):
+        add(type_line, f"cell-{number}", url)
+    type_line("tenants create one --cell cell-1")
+    type_line("tenants create two --cell cell-2")
+    done = type_line("cells drain cell-1 --move")
+    assert done.exit_code == 0 and "one: to cell-3" in done.output, done.output
+    rows = databases[0].query("SELECT tenant, wanted FROM moves")
+    assert [(row.tenant, row.wanted) for row in rows] == [("one", {"cell-1": 0, "cell-3": 1.0})]
+
+
+def test_only_the_first_cell_may_have_had_tenants_before(
+    type_line: Type, urls: list[str], databases: list[DatabaseFixture]
+) -> None:
+    for database in databases[:2]:
+        create_tenant(database.engine, "demo")
+    assert add(type_line, "cell-1", urls[0]).exit_code == 0
+    second = add(type_line, "cell-2", urls[1])
+    assert second.exit_code == 1 and "has tenants" in second.output
+    assert [cell.name for cell in read_cells(databases[0].engine)] == ["cell-1"]
+    assert read_identity(databases[1].engine) == (0, "")
+    databases[1].execute("DELETE FROM tenants")
+    assert add(type_line, "cell-2", urls[1]).exit_code == 0
+    # One that was moved here has the id that it had.
+    databases[1].execute("INSERT INTO tenants (id, name) OVERRIDING SYSTEM VALUE VALUES (7, 'old')")
+    assert add(type_line, "cell-2", urls[1], "--region us").exit_code == 0
+
+
+def test_a_cell_is_removed_once_nobody_lives_there(
+    type_line: Type, urls: list[str], databases: list[DatabaseFixture]
+) -> None:
+    add(type_line, "cell-1", urls[0])
+    add(type_line, "cell-2", urls[1])
+    type_line("tenants create one --cell cell-2")
+    assert type_line("cells remove cell-9").exit_code == 1
+    type_line("cells drain cell-2")
+    assert type_line("cells remove cell-2").exit_code == 1
+    databases[0].execute("""UPDATE placements SET cells = '{"cell-1": 1}'""")
+    databases[0].execute("""INSERT INTO moves (tenant, wanted) VALUES ('one', '{"cell-2": 1}')""")
+    assert type_line("cells remove cell-2").exit_code == 1
+    databases[0].execute("DELETE FROM moves")
+    type_line("cells drain cell-2 --undo")
+    assert type_line("cells remove cell-2").exit_code == 1
+    type_line("cells drain cell-2")
+    done = type_line("cells remove cell-2")
+    assert done.exit_code == 0, done.output
+    assert [cell.name for cell in read_cells(databases[0].engine)] == ["cell-1"]
+
+
+def test_a_tenant_that_is_being_created_is_created_once(
+    type_line: Type, urls: list[str], databases: list[DatabaseFixture]
+) -> None:
+    add(type_line, "cell-1", urls[0])
+    add(type_line, "cell-2", urls[1])
+    registry = databases[0].engine
+    engines = {"cell-1": registry, "cell-2": databases[1].engine}
+    # Neither has created it yet; by now the other cell has fewer tenants.
+    assert place(registry, engines.__getitem__, "acme") == "cell-1"
+    assert place(registry, engines.__getitem__, "acme") == "cell-1"
+    with pytest.raises(Conflict, match="being created"):
+        place(registry, engines.__getitem__, "acme", "cell-2")
+    databases[0].execute("UPDATE placements SET changed_at = now() - interval '2 minutes'")
+    assert place(registry, engines.__getitem__, "acme", "cell-2") == "cell-2"
+
+
+def test_without_a_registry_there_are_no_cells(
+    urls: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own = Settings(database_url=urls[0], registry_url="", blob_url=str(tmp_path))
+    monkeypatch.setattr(app.config, "settings", lambda: own)
+    listed = CliRunner().invoke(cells_group, ["list"])
+    assert listed.exit_code == 1 and "FAIRLINE_REGISTRY_URL" in listed.output
+    assert CliRunner().invoke(tenants_group, ["create", "acme"]).exit_code == 0
+    assert CliRunner().invoke(tenants_group, ["create", "b", "--cell", "x"]).exit_code == 1

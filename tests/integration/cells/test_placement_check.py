@@ -1,0 +1,193 @@
+"""A cell does nothing for tenants that live elsewhere, and gives them what it has of theirs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.scheduler.maintenance.collector import Collector
+from app.scheduler.maintenance.placement_check import (
+    AfterCheck,
+    PlacementCheck,
+    TenantCopier,
+    forget_placement,
+)
+from app.tenants.changes import create_tenant
+from app.tenants.terms import Change
+from models.blobs import open_blobs, payload_key
+from models.cells.away import read_away
+from models.cells.copies import install_copy, read_copy
+from models.cells.placements import place_tenant, read_placement, remove_placement
+from models.cells.tenant_rows import CannotMove
+from models.jobs.submission import TenantAway
+from models.store.errors import StateStoreUnavailable
+from models.store.session import transaction
+from tests.support.moving_cells import A, B, MovingCells
+
+
+@pytest.fixture
+def cells(moved_cells: MovingCells) -> MovingCells:
+    return moved_cells
+
+
+def check_of(cells: MovingCells, cell: str) -> PlacementCheck:
+    of = cells.cells[cell]
+    return PlacementCheck(cells.databases.engine(cell), of.leader, cells.databases)
+
+
+def promote(cells: MovingCells) -> None:
+    """The tenant lives in the second cell now, by the copy of the registry."""
+    copier = TenantCopier(cells.databases.engine(A), cells.cells[A].leader, cells.databases)
+    assert copier.run_once(0.0) >= 1
+    assert copier.run_once(1.0) == 0, "nothing has changed"
+    copy = read_copy(cells.registry, "acme")
+    assert copy is not None
+    assert copy.cell == A
+    with transaction(cells.databases.engine(B)) as connection:
+        install_copy(connection, copy)
+    cells.execute("UPDATE placements SET cells = '{\"cell-b\": 1}', version = version + 1")
+
+
+def test_a_cell_that_was_replaced_gives_what_it_has_to_the_other_one(cells: MovingCells) -> None:
+    job_id = cells.admitted(A, "before the outage")
+    promote(cells)
+    assert cells.admitted(B, "after it") != job_id
+    check = check_of(cells, A)
+    assert check.run_once(0.0) == 2
+    assert isinstance(cells.submit(A), TenantAway)
+    assert cells.cells[A].dispatch() == []
+    assert check.run_once(1.0) == 0
+    assert cells.move is not None
+    cells.finish()
+    assert cells.cell_of(job_id) == B
+    assert cells.admitted(B, "before the outage") == job_id
+    assert cells.left_in(A) == {}
+
+
+def test_a_cell_that_nobody_empties_any_more_is_emptied(cells: MovingCells) -> None:
+    """The cell that the tenant was moving to was lost, and with it the move ended."""
+    job_id = cells.admitted(A)
+    promote(cells)
+    cells.execute('UPDATE placements SET cells = \'{"cell-a": 0, "cell-b": 1}\'')
+    check_of(cells, A).run_once(0.0)
+    assert cells.move is not None
+    cells.finish()
+    assert cells.cell_of(job_id) == B
+    assert cells.placement.weights == {B: 1.0}
+    assert cells.left_in(A) == {}
+
+
+def test_a_tenant_that_was_deleted_while_its_cell_was_away_stays_deleted(
+    cells: MovingCells,
+) -> None:
+    cells.admitted(A)
+    cells.place("other", B)
+    cells.execute("DELETE FROM placements WHERE tenant = 'acme'")
+    check = check_of(cells, A)
+    assert check.run_once(0.0) == 1
+    assert isinstance(cells.submit(A), TenantAway)
+    assert cells.cells[A].dispatch() == []
+    assert check.run_once(100.0) == 0
+    with transaction(cells.registry) as connection:
+        place_tenant(connection, "acme", {A: 1.0})
+    assert check.run_once(101.0) == 1, "an operator has placed it"
+    assert not isinstance(cells.submit(A), TenantAway)
+
+
+def test_another_tenant_of_the_same_name_is_not_mixed_with_it(cells: MovingCells) -> None:
+    """A database was added that had tenants of its own."""
+    create_tenant(cells.cells[B].engine, "acme", Change({}))
+    check_of(cells, B).run_once(0.0)
+    assert cells.move is None
+    assert [row.tenant_id for row in read_away(cells.cells[B].engine)] != [cells.tenant_id]
+    cells.request(b=1)
+    with pytest.raises(CannotMove):
+        cells.turn()
+    assert not isinstance(cells.submit(A), TenantAway)
+
+
+def test_a_tenant_that_is_placed_here_again_is_admitted_for(cells: MovingCells) -> None:
+    check = check_of(cells, A)
+    cells.execute("UPDATE placements SET cells = '{\"cell-b\": 1}', version = 5")
+    check.run_once(0.0)
+    assert isinstance(cells.submit(A), TenantAway)
+    cells.execute("DELETE FROM moves")
+    cells.execute("UPDATE placements SET cells = '{\"cell-a\": 1}', version = 6")
+    assert check_of(cells, A).run_once(1.0) == 1
+    assert not isinstance(cells.submit(A), TenantAway)
+
+
+def test_a_cell_that_is_being_prepared_is_left_alone(cells: MovingCells) -> None:
+    cells.request(b=1)
+    cells.turn()
+    assert check_of(cells, B).run_once(0.0) == 0
+    assert isinstance(cells.submit(B), TenantAway)
+    cells.finish()
+    assert cells.placement.weights == {B: 1.0}
+
+
+def test_a_leader_dispatches_after_its_first_check(cells: MovingCells) -> None:
+    class Counting:
+        runs = 0
+
+        def run_once(self, now: float) -> int:
+            self.runs += 1
+            return 1
+
+    check, role, leader = check_of(cells, A), Counting(), cells.cells[A].leader
+    waiting = AfterCheck(role, check, leader)
+    assert (waiting.run_once(0.0), waiting.run_once(4.0)) == (0, 0)
+    check.run_once(4.0)
+    assert waiting.run_once(4.1) == 1
+    leader.epoch = 12345
+    assert waiting.run_once(5.0) == 0, "another leader"
+    assert waiting.run_once(10.1) == 1, "the registry does not answer"
+
+
+def test_a_tenant_that_is_gone_is_placed_nowhere(cells: MovingCells) -> None:
+    forget_placement(cells.databases, "acme")
+    assert read_placement(cells.registry, "acme") is not None
+    cells.cells[A].execute("DELETE FROM api_keys; DELETE FROM tenants WHERE name = 'acme'")
+    first = cells.placement
+    with transaction(cells.registry) as connection:
+        place_tenant(connection, "acme", {A: 1.0})
+    forget_placement(cells.databases, "acme")
+    assert cells.placement.version > first.version, "it is about to be created again"
+    assert not remove_placement(cells.registry, "acme", first.version)
+    cells.execute("UPDATE placements SET changed_at = changed_at - interval '1 hour'")
+    forget_placement(cells.databases, "acme")
+    assert read_placement(cells.registry, "acme") is None
+    with transaction(cells.registry) as connection:
+        again = place_tenant(connection, "acme", {A: 1.0})
+    assert again.version > first.version + 1, "caches would keep the earlier one's"
+
+
+def test_blobs_that_another_cell_references_are_kept(cells: MovingCells, tmp_path: Path) -> None:
+    blobs = open_blobs(str(tmp_path))
+    job_id = cells.admitted(A)
+    key, orphan = payload_key(job_id), payload_key("0198f2c4-0000-7000-8000-000000000001")
+    for one in (key, orphan):
+        blobs.put(one, b"{}")
+    cells.cells[A].execute("UPDATE jobs SET payload_blob = %s", key)
+    collector = Collector(cells.cells[B].engine, cells.cells[B].leader, blobs, old_seconds=0.0)
+    collector.others = lambda: [cells.databases.engine(A)]
+    collector.run_once(0.0)
+    assert [entry.key for entry in blobs.entries()] == [key]
+
+
+def test_blobs_are_kept_while_another_cell_cannot_be_asked(
+    cells: MovingCells, tmp_path: Path
+) -> None:
+    blobs = open_blobs(str(tmp_path))
+    orphan = payload_key("0198f2c4-0000-7000-8000-000000000001")
+    blobs.put(orphan, b"{}")
+
+    def away() -> list[object]:
+        raise StateStoreUnavailable("away")
+
+    collector = Collector(cells.cells[B].engine, cells.cells[B].leader, blobs, old_seconds=0.0)
+    collector.others = away  # type: ignore[assignment]
+    with pytest.raises(StateStoreUnavailable):
+        collector.run_once(0.0)
+    assert [entry.key for entry in blobs.entries()] == [orphan]
