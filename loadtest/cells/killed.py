@@ -136,7 +136,9 @@ def report(
             *(
                 at_most(
                     f"p99 of other tenants, of what it was: {name}",
-                    *(p99 / max(1.0, before), MOST_P99, " x"),
+                    p99 / max(1.0, before),
+                    MOST_P99,
+                    " x",
                 )
                 for name, p99 in during.items()
             ),

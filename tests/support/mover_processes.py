@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import random
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.context import ForkServerProcess
@@ -54,14 +56,19 @@ class MoverProcesses:
 
 @contextmanager
 def killed_movers(
-    registry_url: str, *, count: int, seed: int, pause: tuple[float, float]
+    registry_url: str,
+    *,
+    count: int,
+    seed: int,
+    pause: tuple[float, float],
+    seconds: float = math.inf,
 ) -> Iterator[MoverProcesses]:
-    """Movers of which one is killed after every pause, at random."""
-    chance = random.Random(seed)
+    """Movers of which one is killed after every pause, at random, for so long."""
+    chance, until = random.Random(seed), time.monotonic() + seconds
     movers, stop = MoverProcesses(registry_url, count), threading.Event()
 
     def kill() -> None:
-        while not stop.wait(chance.uniform(*pause)):
+        while not stop.wait(chance.uniform(*pause)) and time.monotonic() < until:
             movers.kill(chance.randrange(count))
 
     killer = threading.Thread(target=kill, name="killer", daemon=True)

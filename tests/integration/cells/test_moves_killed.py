@@ -12,6 +12,8 @@ import pytest
 from tests.support.mover_processes import killed_movers
 from tests.support.moving_cells import DEAD, A, B, MovingCells
 
+pytestmark = pytest.mark.long
+
 JOBS = 40
 
 

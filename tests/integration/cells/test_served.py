@@ -6,7 +6,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,11 +72,19 @@ def served(postgres: Running[EmbeddedPostgres], tmp_path: Path) -> Iterator[Serv
         yield found
 
 
+def worst_of_hundred(answers: Iterable[Answer]) -> float:
+    """How long the slowest of a hundred took."""
+    seconds = sorted(answer.seconds for answer in answers)
+    return seconds[int(len(seconds) * 0.99)]
+
+
 def test_a_frozen_cell_delays_nobody_else(served: Served) -> None:
     for cell in ("cell-1", "cell-2"):
         for _ in range(4):  # so that every process knows both keys
             assert served.submit(cell).status == 202
     job_id = served.submit("cell-2").json()["id"]
+    # What a request takes here and now, whatever else the machine does.
+    usual = worst_of_hundred(served.submit("cell-1") for _ in range(100))
     served.link.delay_seconds = FROZEN_SECONDS
     slow: list[Answer] = []
     stop = threading.Event()
@@ -98,10 +106,10 @@ def test_a_frozen_cell_delays_nobody_else(served: Served) -> None:
     for caller in callers:
         caller.join(10)
     assert {answer.status for answer in quick} == {202}
-    assert sorted(answer.seconds for answer in quick)[int(len(quick) * 0.99)] < 0.5
+    assert worst_of_hundred(quick) < max(0.5, 3 * usual)
     assert {answer.status for answer in slow} == {503}
-    assert max(answer.seconds for answer in slow) < 2.5, "two seconds, on a busy machine"
-    assert min(answer.seconds for answer in slow) < 0.3, "once it is known to be away"
+    assert max(answer.seconds for answer in slow) < 2.0 + max(0.5, 5 * usual)
+    assert min(answer.seconds for answer in slow) < max(0.3, usual), "once it is known to be away"
     assert all(answer.headers["retry-after"] for answer in slow)
     served.link.delay_seconds = 0.0
     served.link.cut()
