@@ -141,11 +141,9 @@ def outcome(found: Found) -> str:
 
 def breaking(found: Found) -> str:
     lines = [
-        "The fullest cell from "
-        f"{BEFORE_SECONDS // 60} minutes before the peak on, with one thing made worse step by "
-        "step. Engines that are asked for more than "
-        f"{found.day.scenario.cell_limit:,.0f} jobs per second in a cell refuse the rest, which "
-        "counts as missed too.",
+        f"The fullest cell from {BEFORE_SECONDS // 60} minutes before the peak on, while another "
+        "one is lost, with one thing made worse step by step. Engines bear any load here: the "
+        "tables say how much that is.",
         "",
         *(f"* {sentence(ladder)}" for ladder in found.ladders),
         "",
