@@ -115,8 +115,8 @@ class PoolSimulation:
         if self.lanes.jobs:
             self.queue.dispatch(now, dt, slots, fits)
         # What fits would have been sent by one of the scheduler's turns within this step.
-        start = now + min(dt, TURN_SECONDS) if fits else now + dt
-        runs.fill(start, dt, slots, self.waits)
+        start, least = (now, TURN_SECONDS) if fits else (now + dt, 0.0)
+        runs.fill(start, least, dt, slots, self.waits)
         runs.settle(now + dt)
 
     def _held_back(self, arrivals: Counts, dt: float, slots: int, now: float) -> Counts | None:

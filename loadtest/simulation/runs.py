@@ -116,8 +116,11 @@ class Runs:
         self.at_broker[batch.tenant, batch.kind] += batch.jobs
         self.waiting += batch.jobs
 
-    def fill(self, start: float, dt: float, slots: int, waits: Waits) -> None:
-        """Free slots take what is at the broker; what ends in the same step makes room again."""
+    def fill(self, start: float, least: float, dt: float, slots: int, waits: Waits) -> None:
+        """Free slots take what is at the broker; what ends in the same step makes room again.
+
+        ``least``: seconds that every job has waited.
+        """
         if not self._broker:
             return
         free = slots - self.busy
@@ -125,7 +128,7 @@ class Runs:
         while free > 0 and self._broker:
             batch = self._broker[0]
             jobs = min(free, batch.jobs)
-            wait = max(0.0, start - batch.at)
+            wait = max(least, start - batch.at)
             waits.add(start - 1e-6, self._tiers[batch.tenant], Why(batch.why), wait, jobs)
             self.at_broker[batch.tenant, batch.kind] -= jobs
             self.waiting -= jobs
