@@ -129,7 +129,7 @@ class Runs:
             batch = self._broker[0]
             jobs = min(free, batch.jobs)
             wait = max(least, start - batch.at)
-            waits.add(start - 1e-6, self._tiers[batch.tenant], Why(batch.why), wait, jobs)
+            waits.add(start, self._tiers[batch.tenant], Why(batch.why), wait, jobs)
             self.at_broker[batch.tenant, batch.kind] -= jobs
             self.waiting -= jobs
             ended = 0
