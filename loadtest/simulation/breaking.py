@@ -13,7 +13,9 @@ from loadtest.simulation.world import KINDS, PEAK_SECOND, POOL_NAMES, Scenario, 
 from models.pools import POOLS
 
 #: From so long before the peak, and until so long after it.
-BEFORE_SECONDS, AFTER_SECONDS = 3600, 600
+BEFORE_SECONDS, AFTER_SECONDS = 900, 600
+#: Slow starts of workers show while the load rises.
+RISE_SECONDS = 5400
 #: Part of the slots needed at the peak that a saturated cell has.
 SATURATED = 0.6
 
@@ -61,6 +63,7 @@ class Change:
     unit: str
     values: Sequence[float]
     apply: Callable[[Scenario, float], Scenario]
+    before_seconds: int = BEFORE_SECONDS
 
 
 def with_load(scenario: Scenario, value: float) -> Scenario:
@@ -86,16 +89,16 @@ def with_fewer_cells(scenario: Scenario, value: float) -> Scenario:
 CHANGES = (
     Change("load of the whole day", "×", (1, 1.25, 1.5, 2, 3), with_load),
     Change("a sudden rise at the peak", "×", (1.1, 1.2, 1.35, 1.5, 2), with_surge),
-    Change("time until a worker runs", "s", (90, 360, 1440, 2880), with_boot),
+    Change("time until a worker runs", "s", (90, 720, 1440, 2880), with_boot, RISE_SECONDS),
     Change("a statement of the scheduler", "ms", (2, 4, 8, 16), with_slow_statements),
     Change("cells removed for good", "cells", (0, 4, 8, 12), with_fewer_cells),
 )
 
 
-def around_peak(scenario: Scenario) -> Scenario:
+def around_peak(scenario: Scenario, before_seconds: int = BEFORE_SECONDS) -> Scenario:
     return replace(
         scenario,
-        begin_second=PEAK_SECOND - BEFORE_SECONDS,
+        begin_second=PEAK_SECOND - before_seconds,
         end_second=PEAK_SECOND + AFTER_SECONDS,
     )
 
@@ -109,7 +112,7 @@ def climb(scenario: Scenario, number: int) -> Ladder:
     change = CHANGES[number]
     trials: list[Trial] = []
     for value in change.values:
-        changed = around_peak(change.apply(scenario, value))
+        changed = around_peak(change.apply(scenario, value), change.before_seconds)
         outcome = fullest(replace(changed, cell_limit=math.inf))
         p99 = {pool: outcome.start(pool, 0.99) for pool in POOL_NAMES}
         busiest = max(outcome.arrivals()) / outcome.whole
