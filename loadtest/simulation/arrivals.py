@@ -42,10 +42,9 @@ class Arrivals:
 
 
 def part_of(counts: Counts, chances: Floats, chance: np.random.Generator) -> Counts:
-    """How many of each count, given the chance of one by kind."""
+    """How many of each count, given the chance of one."""
     drawn = np.zeros_like(counts)
     places = np.flatnonzero(counts)
     if places.size:
-        each = chances[places % counts.shape[1]]
-        drawn.flat[places] = chance.binomial(counts.flat[places], each)
+        drawn.flat[places] = chance.binomial(counts.ravel()[places], chances.ravel()[places])
     return drawn

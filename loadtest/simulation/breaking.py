@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -12,7 +13,9 @@ from loadtest.simulation.world import KINDS, PEAK_SECOND, POOL_NAMES, Scenario, 
 from models.pools import POOLS
 
 #: From so long before the peak, and until so long after it.
-BEFORE_SECONDS, AFTER_SECONDS = 3600, 600
+BEFORE_SECONDS, AFTER_SECONDS = 900, 600
+#: Slow starts of workers show while the load rises.
+RISE_SECONDS = 5400
 #: Part of the slots needed at the peak that a saturated cell has.
 SATURATED = 0.6
 
@@ -22,9 +25,10 @@ class Trial:
     """The fullest cell around the peak, with one thing changed."""
 
     value: float
-    #: p99 of each pool, and jobs that the engines had to refuse, as a part of all.
+    #: p99 of each pool, and jobs per second in the busiest five minutes.
     p99: dict[str, float]
-    refused: float
+    busiest: float
+    #: Pools whose objective is missed.
     missed: tuple[str, ...]
 
 
@@ -34,6 +38,8 @@ class Ladder:
 
     name: str
     unit: str
+    #: Jobs per second that the engines of a cell are taken to bear.
+    limit: float
     trials: tuple[Trial, ...]
 
     @property
@@ -45,6 +51,11 @@ class Ladder:
     def broke(self) -> Trial | None:
         return next((one for one in self.trials if one.missed), None)
 
+    @property
+    def overloaded(self) -> Trial | None:
+        """The first that the engines do not bear."""
+        return next((one for one in self.trials if one.busiest > self.limit), None)
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -52,6 +63,7 @@ class Change:
     unit: str
     values: Sequence[float]
     apply: Callable[[Scenario, float], Scenario]
+    before_seconds: int = BEFORE_SECONDS
 
 
 def with_load(scenario: Scenario, value: float) -> Scenario:
@@ -75,18 +87,18 @@ def with_fewer_cells(scenario: Scenario, value: float) -> Scenario:
 
 
 CHANGES = (
-    Change("load of the whole day", "×", (1, 1.25, 1.5, 2), with_load),
+    Change("load of the whole day", "×", (1, 1.25, 1.5, 2, 3), with_load),
     Change("a sudden rise at the peak", "×", (1.1, 1.2, 1.35, 1.5, 2), with_surge),
-    Change("time until a worker runs", "s", (90, 360, 1440, 2880), with_boot),
+    Change("time until a worker runs", "s", (90, 720, 1440, 2880), with_boot, RISE_SECONDS),
     Change("a statement of the scheduler", "ms", (2, 4, 8, 16), with_slow_statements),
     Change("cells removed for good", "cells", (0, 4, 8, 12), with_fewer_cells),
 )
 
 
-def around_peak(scenario: Scenario) -> Scenario:
+def around_peak(scenario: Scenario, before_seconds: int = BEFORE_SECONDS) -> Scenario:
     return replace(
         scenario,
-        begin_second=PEAK_SECOND - BEFORE_SECONDS,
+        begin_second=PEAK_SECOND - before_seconds,
         end_second=PEAK_SECOND + AFTER_SECONDS,
     )
 
@@ -96,18 +108,18 @@ def fullest(scenario: Scenario) -> Outcome:
 
 
 def climb(scenario: Scenario, number: int) -> Ladder:
-    """Try one value after the other until something is missed."""
+    """Try one value after the other until an objective is missed; engines bear any load here."""
     change = CHANGES[number]
     trials: list[Trial] = []
     for value in change.values:
-        outcome = fullest(around_peak(change.apply(scenario, value)))
-        refused = outcome.refused("engine") / outcome.arrived
-        missed = (*outcome.missed(), *(["engines"] if refused > 0 else []))
+        changed = around_peak(change.apply(scenario, value), change.before_seconds)
+        outcome = fullest(replace(changed, cell_limit=math.inf))
         p99 = {pool: outcome.start(pool, 0.99) for pool in POOL_NAMES}
-        trials.append(Trial(value, p99, refused, missed))
-        if missed:
+        busiest = max(outcome.arrivals()) / outcome.whole
+        trials.append(Trial(value, p99, busiest, tuple(outcome.missed())))
+        if outcome.missed():
             break
-    return Ladder(change.name, change.unit, tuple(trials))
+    return Ladder(change.name, change.unit, scenario.cell_limit, tuple(trials))
 
 
 def ladders(scenario: Scenario) -> list[Ladder]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,9 +10,7 @@ from numpy.typing import NDArray
 
 from app.policy.fairshare import TenantClaim, Tier, entitlement_of, free_slots
 from app.policy.tier_limits import TIER_LIMITS
-from loadtest.simulation.world import TIERS, Counts, Tenant
-
-NO_CAP = np.iinfo(np.int64).max // 4
+from loadtest.simulation.world import TIERS, Counts, Floats, Tenant
 
 
 class Claims(list[TenantClaim]):
@@ -23,7 +22,8 @@ class Claims(list[TenantClaim]):
         )
         self.tiers: Counts = np.array([TIERS.index(one.tier) for one in tenants])
         self.is_free: NDArray[np.bool_] = np.array([one.tier is Tier.FREE for one in tenants])
-        self._caps: Counts = np.array([NO_CAP if cap is None else cap for cap in caps])
+        self._caps: Floats = np.array([math.inf if cap is None else cap for cap in caps])
+        self._most: dict[float, Floats] = {}
 
     def by_tier(self, jobs: Counts) -> Counts:
         """Jobs by tenant, added up by tier."""
@@ -34,7 +34,9 @@ class Claims(list[TenantClaim]):
 
         ``more``: jobs that a slot takes in a step besides the first.
         """
-        over = np.asarray(jobs > self._caps * (1.0 + more))
+        if more not in self._most:
+            self._most[more] = self._caps * (1.0 + more)
+        over = np.asarray(jobs > self._most[more])
         if int(jobs @ self.is_free) > free_slots(slots) * (1.0 + more):
             over |= self.is_free
         return over if over.any() else None

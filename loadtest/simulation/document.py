@@ -5,7 +5,7 @@ from __future__ import annotations
 from app.policy.tier_limits import TIER_LIMITS
 from loadtest.report import Table, markdown
 from loadtest.simulation.admission import FLOOD_PER_SECOND
-from loadtest.simulation.breaking import BEFORE_SECONDS, SATURATED
+from loadtest.simulation.breaking import BEFORE_SECONDS, RISE_SECONDS, SATURATED
 from loadtest.simulation.dispatching import DISPATCHED_PER_SECOND
 from loadtest.simulation.drawing import BREAKS, STARTS, WORKERS
 from loadtest.simulation.failures import FAILED_SHARE, WORKER_LIFE_SECONDS
@@ -141,11 +141,10 @@ def outcome(found: Found) -> str:
 
 def breaking(found: Found) -> str:
     lines = [
-        "The fullest cell from "
-        f"{BEFORE_SECONDS // 60} minutes before the peak on, with one thing made worse step by "
-        "step. Engines that are asked for more than "
-        f"{found.day.scenario.cell_limit:,.0f} jobs per second in a cell refuse the rest, which "
-        "counts as missed too.",
+        f"The fullest cell from {BEFORE_SECONDS // 60} minutes before the peak on "
+        f"({RISE_SECONDS // 60} where it is about the start of workers), while another one is "
+        "lost, with one thing made worse step by step. Engines bear any load here: the tables say "
+        "how much that is.",
         "",
         *(f"* {sentence(ladder)}" for ladder in found.ladders),
         "",

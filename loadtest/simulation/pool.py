@@ -56,7 +56,6 @@ class PoolSimulation:
             lane: [number for number, own in enumerate(lanes) if own == lane]
             for lane in sorted(set(lanes))
         }
-        self._none: Counts = np.zeros((len(tenants), len(kinds)), np.int64)
         self._claims = Claims(name, tenants)
         self.failures = Failures(POOLS[name].tries, dice)
         tiers = self._claims.tiers.tolist()
@@ -102,21 +101,22 @@ class PoolSimulation:
         runs = self.runs
         runs.end_some(dt, now + dt)
         fits = roomy or (not self.queue.ready and runs.busy + runs.waiting + jobs <= slots)
+        left: Counts | None = arrivals
         if fits:
             left = self._held_back(arrivals, dt, slots, now)
             starts = arrivals if left is None else arrivals - left
             self.waits.add_at_once(now, self._claims.by_tier(starts.sum(1)), self.why)
             runs.start(starts, dt)
-            arrivals = self._none if left is None else left
-        for tenant, kind in np.argwhere(arrivals).tolist():
-            batch = Batch(now + dt / 2, tenant, kind, int(arrivals[tenant, kind]), why=self.why)
-            self.queue.put(batch)
+        if left is not None:
+            for tenant, kind in np.argwhere(left).tolist():
+                jobs = int(left[tenant, kind])
+                self.queue.put(Batch(now + dt / 2, tenant, kind, jobs, why=self.why))
         self._promote(now, dt, slots)
         if self.lanes.jobs:
             self.queue.dispatch(now, dt, slots, fits)
         # What fits would have been sent by one of the scheduler's turns within this step.
-        start = now + min(dt, TURN_SECONDS) if fits else now + dt
-        runs.fill(start, dt, slots, self.waits)
+        start, least = (now, TURN_SECONDS) if fits else (now + dt, 0.0)
+        runs.fill(start, least, dt, slots, self.waits)
         runs.settle(now + dt)
 
     def _held_back(self, arrivals: Counts, dt: float, slots: int, now: float) -> Counts | None:

@@ -73,14 +73,17 @@ def findings(found: Found) -> list[str]:
 
 
 def sentence(ladder: Ladder) -> str:
-    held, broke = ladder.held, ladder.broke
+    held, broke, overloaded = ladder.held, ladder.broke, ladder.overloaded
     kept = f"up to {amount(held, ladder)}" if held else "not at all"
+    said = f"{ladder.name.capitalize()}: all objectives hold {kept}"
     if broke is None:
-        return f"{ladder.name.capitalize()}: all objectives hold {kept}, the most that was tried."
-    return (
-        f"{ladder.name.capitalize()}: all objectives hold {kept}; at {amount(broke, ladder)} "
-        f"{' and '.join(broke.missed)} do not."
-    )
+        said += ", the most that was tried"
+    else:
+        said += f"; at {amount(broke, ladder)} not that of {' and '.join(broke.missed)}"
+    if overloaded is not None:
+        beyond = f"{ladder.limit:,.0f} jobs per second that its engines are taken to bear"
+        said += f". From {amount(overloaded, ladder)} on the cell gets more than the {beyond}"
+    return f"{said}."
 
 
 def amount(trial: Trial, ladder: Ladder) -> str:
@@ -172,12 +175,12 @@ def ladder_table(ladder: Ladder) -> Table:
         (
             amount(one, ladder),
             *(seconds(one.p99[pool]) for pool in POOL_NAMES),
-            f"{100 * one.refused:.1f} %",
+            f"{one.busiest:,.0f}",
             ", ".join(one.missed) or "nothing",
         )
         for one in ladder.trials
     ]
-    headings = ("", *(f"{pool}, p99" for pool in POOL_NAMES), "answered 503", "missed")
+    headings = ("", *(f"{pool}, p99" for pool in POOL_NAMES), "jobs/s of the cell", "missed")
     return Table(ladder.name.capitalize(), headings, rows)
 
 

@@ -38,6 +38,8 @@ class Runs:
         self._tiers, self._failures, self._dependencies = tiers, failures, dependencies
         self._chance, self._dice = chance, dice
         self._lane_of = [kind.dependency for kind in kinds]
+        #: Of all kinds alike.
+        self.mean_seconds = sum(kind.seconds for kind in kinds) / len(kinds)
         self._usual: Floats = np.array([kind.seconds for kind in kinds])
         self._refused: Floats = np.array(
             [REFUSED_SECONDS if kind.dependency else kind.seconds for kind in kinds]
@@ -60,6 +62,7 @@ class Runs:
         self.ended = self.succeeded = 0
         #: The dependency is down.
         self.outage = False
+        self._known_chances: dict[tuple[float, bool], tuple[Floats, Floats]] = {}
 
     @property
     def seconds(self) -> Floats:
@@ -67,19 +70,15 @@ class Runs:
         return self._refused if self.outage else self._usual
 
     @property
-    def mean_seconds(self) -> float:
-        """Of all kinds alike."""
-        return float(self._usual.mean())
-
-    @property
     def in_flight(self) -> Counts:
         """By tenant."""
-        return np.asarray((self.running + self.at_broker).sum(1) + self._repeating)
+        flight: Counts = self.running.sum(1) + self._repeating
+        return flight + self.at_broker.sum(1) if self.waiting else flight
 
     @property
     def pending(self) -> Floats:
         """Slot-seconds that are expected of what is in flight, by tenant."""
-        again = self._repeating * float(self._usual.mean())
+        again = self._repeating * self.mean_seconds
         return np.asarray((self.running + self.at_broker) @ self._usual + again)
 
     @property
@@ -95,7 +94,7 @@ class Runs:
         self._ended[:] = 0
         self._ended_again.clear()
         if self._first_runs:
-            ends = part_of(self.running, 1.0 - np.exp(-dt / self.seconds), self._chance)
+            ends = part_of(self.running, self._chances(dt)[0], self._chance)
             self.running -= ends
             self._ended += ends
             self._first_runs -= int(ends.sum())
@@ -106,7 +105,7 @@ class Runs:
 
     def start(self, jobs: Counts, dt: float) -> None:
         """First runs begin at any moment of the step; some end in it."""
-        ends = part_of(jobs, self._ends_at_once(dt), self._chance)
+        ends = part_of(jobs, self._chances(dt)[1], self._chance)
         started = jobs - ends
         self.running += started
         self._ended += ends
@@ -117,17 +116,20 @@ class Runs:
         self.at_broker[batch.tenant, batch.kind] += batch.jobs
         self.waiting += batch.jobs
 
-    def fill(self, start: float, dt: float, slots: int, waits: Waits) -> None:
-        """Free slots take what is at the broker; what ends in the same step makes room again."""
+    def fill(self, start: float, least: float, dt: float, slots: int, waits: Waits) -> None:
+        """Free slots take what is at the broker; what ends in the same step makes room again.
+
+        ``least``: seconds that every job has waited.
+        """
         if not self._broker:
             return
         free = slots - self.busy
-        at_once = self._ends_at_once(dt)
+        at_once = self._chances(dt)[1][0]
         while free > 0 and self._broker:
             batch = self._broker[0]
             jobs = min(free, batch.jobs)
-            wait = max(0.0, start - batch.at)
-            waits.add(start - 1e-6, self._tiers[batch.tenant], Why(batch.why), wait, jobs)
+            wait = max(least, start - batch.at)
+            waits.add(start, self._tiers[batch.tenant], Why(batch.why), wait, jobs)
             self.at_broker[batch.tenant, batch.kind] -= jobs
             self.waiting -= jobs
             ended = 0
@@ -150,10 +152,19 @@ class Runs:
         heappush(self._repeats, (start + length, self._numbers, batch))
         self._repeating[batch.tenant] += 1
 
-    def _ends_at_once(self, dt: float) -> Floats:
-        """The chance that a run ends in the step in which it began, at any moment of it."""
-        seconds = self.seconds
-        return np.asarray(1.0 - (1.0 - np.exp(-dt / seconds)) * seconds / dt)
+    def _chances(self, dt: float) -> tuple[Floats, Floats]:
+        """The chance that a run ends in a step of that length, by tenant and kind: of one that
+        began before it, and of one that begins at any moment of it."""
+        key = (dt, self.outage)
+        if key not in self._known_chances:
+            seconds = self.seconds
+            before = 1.0 - np.exp(-dt / seconds)
+            shape = self.running.shape
+            self._known_chances[key] = (
+                np.broadcast_to(before, shape).copy(),
+                np.broadcast_to(1.0 - before * seconds / dt, shape).copy(),
+            )
+        return self._known_chances[key]
 
     def settle(self, now: float) -> None:
         """What ended in this step has succeeded or failed."""

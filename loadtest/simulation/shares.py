@@ -10,7 +10,7 @@ from app.policy.fairshare import FairQueue, Tier
 from loadtest.simulation.world import TIERS, Floats, Tenant
 
 #: Shares are compared over so many seconds, by pool: many runs of its jobs.
-PERIODS: Mapping[str, int] = {"short": 30, "medium": 60, "long": 600}
+PERIODS: Mapping[str, int] = {"short": 30, "medium": 60, "long": 200}
 FREE = TIERS.index(Tier.FREE)
 
 

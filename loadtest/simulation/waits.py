@@ -93,4 +93,5 @@ class Waits:
         self._at_once[:] = 0
 
     def _bucket(self, second: float) -> int:
-        return min(int(second) // BUCKET_SECONDS - self._first, len(self.by_time) - 1)
+        # The last moment of a bucket belongs to it.
+        return max(0, min(int(second) // BUCKET_SECONDS - self._first, len(self.by_time) - 1))
