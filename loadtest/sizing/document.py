@@ -42,7 +42,7 @@ and disk. A job that comes alone pays for three commits; under load they are sha
 the cost is taken to fall as a power of the rate. Flushes are the writes that jobs wait for; what \
 checkpoints and vacuum write besides was not measured."""
 SIZE_TEXT = """\
-The kinds of jobs are those of the [simulation](simulation.md#the-world), {seconds:.2f} \
+The kinds of jobs are those of the simulation (`make simulation`), {seconds:.2f} \
 slot-seconds per job on average. Cores are for the peak, workers too; money is for a month of such \
 days, with engines that are always there and workers that follow the load. Up to \
 {one:g} jobs per second a machine with two cores does all of it (`make up`), workers included. \
@@ -172,7 +172,7 @@ def document() -> str:
         SIZE_TEXT.format(seconds=mean, one=ONE_MACHINE_PER_SECOND),
         table_text(size_table()),
         f"Workers of the peak include {100 * HEADROOM:.0f} % free slots; those of 2 billion are "
-        "simulated, with boot times and a lost cell, in [simulation.md](simulation.md).",
+        "simulated, with boot times and a lost cell, by `make simulation`.",
         "## Where the limits are",
         LIMIT_TEXT,
         table_text(limit_table()),
