@@ -37,7 +37,8 @@ READ_KEYS = f"""
            key.expires_at, now() AS now, {TENANT_COLUMNS}
     FROM unnest(%(ids)s::text[]) AS asked (id)
     JOIN tenant_copies AS copy
-        ON copy.rows->'api_keys' @> jsonb_build_array(jsonb_build_object('id', asked.id)),
+        ON copy.rows @> jsonb_build_object(
+            'api_keys', jsonb_build_array(jsonb_build_object('id', asked.id))),
     jsonb_populate_recordset(NULL::api_keys, copy.rows->'api_keys') AS key,
     jsonb_populate_record(NULL::tenants, copy.rows->'tenants'->0) AS tenant
     WHERE key.id = asked.id

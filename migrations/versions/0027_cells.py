@@ -115,8 +115,7 @@ def upgrade() -> None:
             copied_at timestamptz NOT NULL DEFAULT now()
         ) WITH (fillfactor = 70)""")
     op.execute("""
-        CREATE INDEX tenant_copies_keys ON tenant_copies
-        USING gin ((rows->'api_keys') jsonb_path_ops)""")
+        CREATE INDEX tenant_copies_keys ON tenant_copies USING gin (rows jsonb_path_ops)""")
     create_tables_of_cells()
     op.execute("""
         ALTER TABLE tenants ADD COLUMN share double precision NOT NULL DEFAULT 1

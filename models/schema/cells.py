@@ -89,8 +89,9 @@ class TenantCopy(Base, table="tenant_copies", fillfactor=70):
         # To find the tenant of a key.
         Index(
             "tenant_copies_keys",
-            text("(rows->'api_keys') jsonb_path_ops"),
+            "rows",
             postgresql_using="gin",
+            postgresql_ops={"rows": "jsonb_path_ops"},
         ),
     )
 

@@ -112,7 +112,7 @@ def seconds(size: Size) -> float:
     ]
     counts = len(plan.workers) + len(plan.apis) + 1
     starts = WORKER_SECONDS * max(plan.workers) + API_SECONDS * len(plan.apis)
-    celery = OPEN_SECONDS + STARTED_SECONDS + 3 * (plan.seconds + plan.warm_seconds)
+    celery = OPEN_SECONDS + STARTED_SECONDS + plan.seconds + plan.warm_seconds
     grown = starts + counts * (2 * plan.seconds + 4)
     return 12 + 4 * (OPEN_SECONDS + sum(each)) + celery + grown + 12
 

@@ -302,7 +302,14 @@ COMMANDS = {
 #: Migrations are tested with the others; a replay is one of the tests below.
 ELSEWHERE = {
     *("migrate", "replay", "encryption rotate"),
-    *("cells add", "cells drain", "cells promote", "tenants move", "tenants spread"),
+    *(
+        "cells add",
+        "cells drain",
+        "cells promote",
+        "cells remove",
+        "tenants move",
+        "tenants spread",
+    ),
 }
 
 
