@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 COST = "`make lab-cost`"
 WRITES = "`python -m loadtest.job_io`"
-SIMULATED = "`make simulation`"
 ASSUMED = "assumed"
 
 #: Parts of a deployment that take processor time for a job.
@@ -60,7 +59,7 @@ INPUTS = (
     Input("WAL of a job, alone, among others", f"{SINGLE_WAL:,.0f}, {GROUPED_WAL:,.0f} B", WRITES),
     Input("flushes of the WAL", f"{SINGLE_FLUSHES:g}, {GROUPED_FLUSHES:g} per job", WRITES),
     Input("a finished job on disk, with indexes", f"{STORED_BYTES:,.0f} B", WRITES),
-    Input("part of the workers' slots in use, over a day", f"{FILLED:g}", SIMULATED),
+    Input("part of the workers' slots in use, over a day", f"{FILLED:g}", ASSUMED),
     Input("jobs per second of a cell at the peak", f"{CELL_PER_SECOND:,.0f}", ASSUMED),
     Input("peak of a day ÷ its mean", f"{PEAK:.2f}", ASSUMED),
     Input("part of a processor that is used at the peak", f"{BUSY:g}", ASSUMED),
