@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from hashlib import sha256
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.policy.fairshare import Tier
+from app.policy.placement import score
 from models.pools import POOLS
 
 Floats = NDArray[np.float64]
@@ -225,12 +225,12 @@ def tier_of(rank: float) -> Tier:
 
 
 def places(name: str, cells: int, count: int) -> tuple[int, ...]:
-    """Rendezvous hashing: the cells with the highest hashes of cell and name together."""
+    """The cells of a tenant: those that a placement over all cells would prefer for its name."""
 
-    def weight(cell: int) -> bytes:
-        return sha256(f"{name} cell-{cell}".encode()).digest()
+    def preference(cell: int) -> float:
+        return score(f"cell-{cell}", 1.0, name.encode())
 
-    return tuple(sorted(sorted(range(cells), key=weight, reverse=True)[:count]))
+    return tuple(sorted(sorted(range(cells), key=preference, reverse=True)[:count]))
 
 
 def make_cell(number: int, tenants: Sequence[Tenant], lost: int) -> Cell:
