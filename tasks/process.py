@@ -6,6 +6,7 @@ watchdog needs real threads.
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import signal
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cache
+from types import FrameType
 from typing import Any
 
 _PAGE_BYTES = resource.getpagesize()
@@ -73,6 +75,23 @@ def native_ident() -> int:
     """Python's id of the operating system thread we are in."""
     ident: int = _original("_thread", "get_ident")()
     return ident
+
+
+def frame_of(thread: int) -> FrameType | None:
+    """Where a thread is, by Python's id of it.
+
+    Without garbage collection: ``sys._current_frames`` holds a lock of the interpreter and not
+    always the GIL, if what is collected meanwhile gives that up, as connections of psycopg2 do.
+    A thread that ends then waits for the first with the second in its hands, and the process
+    stands still for good.
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames().get(thread)
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def system_thread() -> int:

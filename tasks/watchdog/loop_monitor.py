@@ -7,12 +7,11 @@ looks at the main thread's stack while that has not run.
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable, Iterable
 from types import FrameType
 
 from tasks.errors import Stop
-from tasks.process import native_ident
+from tasks.process import frame_of, native_ident
 from tasks.worker.held import Held
 
 
@@ -49,7 +48,7 @@ class LoopMonitor:
             return
         self.silent_since = self._asked_at
         self.silent_seconds += elapsed
-        blocker = run_on(sys._current_frames().get(self._thread), self._claims())
+        blocker = run_on(frame_of(self._thread), self._claims())
         before = self.blocking_seconds if blocker is self.blocker else 0.0
         self.blocking_seconds = before + elapsed
         self.blocker = blocker

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 import traceback
 from collections.abc import Iterable, Sequence
@@ -38,6 +37,7 @@ from models.tenant_tallies import RunTallies
 from tasks.errors import Cancelled, LeaseLost, Stop, TimeLimit
 from tasks.process import (
     FairClock,
+    frame_of,
     is_green,
     memory_bytes,
     native_ident,
@@ -273,7 +273,8 @@ class Watchdog:
 
     def _keep_stack(self, guilty: Sequence[tuple[Held, Stop]]) -> None:
         """Note where the process is, and where it is the run's own place, keep that for it."""
-        stack = stack_of(sys._current_frames()[self._thread])
+        frame = frame_of(self._thread)
+        stack = "(no stack)" if frame is None else stack_of(frame)
         note(stack)
         for held, _ in guilty:
             if self._monitor is None or held is self._monitor.blocker:
