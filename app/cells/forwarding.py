@@ -1,4 +1,4 @@
-"""What the router does to requests and responses that it passes on."""
+"""Helpers of the router: bodies that can be sent again, the cookie that names a cell, refusals."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A tenant's own pages, if it lives in several cells: what they show is merged, and what its forms
-do is done in every cell that has something to do.
+"""A tenant's own pages and forms, if it lives in several cells.
 
-The page at ``/tenant`` is served by one cell's application, which reads the same of all cells. A
-cell that does not answer is left out, as far as others do: the page says so.
+What they show is merged; what a form does is done in every cell that has something to do. The page
+at ``/tenant`` is served by one cell's application, which reads the same of all cells. A cell that
+does not answer is left out, as far as others do: the page says so.
 """
 
 from __future__ import annotations

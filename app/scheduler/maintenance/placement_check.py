@@ -114,14 +114,14 @@ class PlacementCheck(RoleQueries):
         """Have what a tenant has here moved to where it lives, unless it is another of its name."""
         if read_move(self._databases.registry, placement.tenant) is not None:
             return False
-        home = min(name for name, weight in placement.weights.items() if weight > 0)
+        target = min(name for name, weight in placement.weights.items() if weight > 0)
         try:
-            known = find_tenant(self._databases.engine(home), placement.tenant)
+            known = find_tenant(self._databases.engine(target), placement.tenant)
         except StateStoreError as error:
-            logger.warning("%s stays here while %s is away: %s", placement.tenant, home, error)
+            logger.warning("%s stays here while %s is away: %s", placement.tenant, target, error)
             return False
         if known is not None and known[0] != tenant_id:
-            logger.error("%s is another tenant in %s: it stays here", placement.tenant, home)
+            logger.error("%s is another tenant in %s: it stays here", placement.tenant, target)
             return False
         return request_drain(self._databases.registry, placement, cell)
 
