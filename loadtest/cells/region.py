@@ -67,7 +67,6 @@ class Course:
     #: The command, and until a job of every tenant had run.
     command_seconds: float = 0.0
     promoted_seconds: float = 0.0
-    printed: str = ""
     #: Repetitions of requests whose first answer was lost with the region: both were admitted.
     doubled: int = 0
 
@@ -169,7 +168,7 @@ def lose_and_promote(run: Run, regions: Regions, plan: Plan, course: Course) -> 
         run.wait("one region is lost", plan.steady_seconds)
         began = time.monotonic()
         words = ("cells", "promote", "cell-eu", "--to", "cell-us", "--yes")
-        course.printed = regions.made.operate(*words)
+        regions.made.operate(*words)
         course.command_seconds = time.monotonic() - began
         until(lambda: all_served(regions), PROMOTION_SECONDS, pause=0.2)
         course.promoted_seconds = time.monotonic() - began
