@@ -13,9 +13,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from loadtest.cells.clients import Clients, Sent, p99_ms
+from loadtest.cells.experiment_run import Run
 from loadtest.cells.installation import CellPlan, installation
 from loadtest.cells.judge import fault_bars, fault_notes, judge, settle
-from loadtest.cells.sizes import Run
 from loadtest.figures import percentile
 from loadtest.lab.experiment import Size
 from loadtest.lab.pictures import picture

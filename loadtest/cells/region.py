@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadtest.cells.clients import Clients
+from loadtest.cells.experiment_run import Run
 from loadtest.cells.installation import Cell, CellPlan, Customer, Installation, installation
 from loadtest.cells.judge import KEPT, fault_bars, fault_notes, judge, settle
-from loadtest.cells.sizes import Run
 from loadtest.chaos.client import Api
 from loadtest.chaos.witness import read_lines
 from loadtest.fleet import rows, until
