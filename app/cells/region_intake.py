@@ -32,6 +32,7 @@ from app.api.routes.batch import post_batch
 from app.api.routes.jobs import submit_job
 from app.cells import intake_views
 from app.cells.fan_out import BegunResponse
+from app.cells.forwarding import SUBMISSIONS
 from app.cells.intake_services import TenantCells, intake_services
 from app.cells.tenant_request import TenantRequest
 from app.errors import CellUnavailable, Forbidden, NotFound
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from app.tenants.directory import Caller
     from app.tenants.tenant import TenantProfile
 
-SUBMISSIONS = ("/applications", "/jobs", "/jobs/batch")
 #: A job or an application by its id: all that can be said of one that has not begun.
 ONE = re.compile(r"/(jobs|applications)/([0-9A-Fa-f-]{36})(?:/(wait|runs))?")
 #: Rows that are read together: each may have megabytes.

@@ -25,6 +25,7 @@ from app.cells.fan_out import (
     begin,
     copied,
     query_of,
+    whole,
 )
 from app.errors import CellUnavailable
 from models.jobs.ids import cell_number
@@ -205,6 +206,14 @@ class TenantRequest:
         if app is None:
             raise missing_cells([cell])
         return begin(app, self.copy(**changes))
+
+    def required(self, cell: str, **changes: Any) -> CellAnswer | None:
+        """What a cell answers that has to be there; None: the tenant has left it."""
+        app = self.app(cell)
+        answer = None if app is None else whole(cell, app, self.copy(**changes))
+        if answer is None or answer.away:
+            raise missing_cells([cell])
+        return None if self.has_left(answer) else answer
 
     def has_left(self, answer: CellAnswer) -> bool:
         """Whether a cell no longer knows the tenant, which has left it a moment ago."""
