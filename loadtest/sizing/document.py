@@ -142,7 +142,7 @@ def limit_table() -> Table:
             "a shorter `FAIRLINE_KEEP_FINISHED_DAYS`; payloads above 64 KiB are in the blob store",
         ),
     ]
-    return Table("Limits", ("engine", "limit", "what to do there"), rows)
+    return Table("Limits", ("what", "limit", "what to do there"), rows)
 
 
 KEPT_TEXT = f"{86_400 * STORED_BYTES / 1e9:.3g} GB per day and job per second"
