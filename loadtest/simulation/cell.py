@@ -50,7 +50,6 @@ class PoolResult:
     entitled: list[float]
     got: list[float]
     off: list[float]
-    share_periods: int
     succeeded: int
     dead: int
     unfinished: int
@@ -264,7 +263,6 @@ class CellSimulation:
                 entitled=pool.shares.entitled.tolist(),
                 got=pool.shares.got.tolist(),
                 off=pool.shares.off.tolist(),
-                share_periods=pool.shares.periods,
                 succeeded=pool.runs.succeeded,
                 dead=pool.failures.dead,
                 unfinished=pool.unfinished + lost,

@@ -31,7 +31,6 @@ class Workers:
         self._booting: deque[tuple[float, int]] = deque()
         #: Paid for, those that start included.
         self.worker_seconds = 0.0
-        self.steps_up = 0
 
     @property
     def slots(self) -> int:
@@ -64,7 +63,6 @@ class Workers:
         flights = cast(Any, {self.pool: flight})
         reading = reading_of(state, flights, {self.pool: state.ready}, wait)
         decision = decide(reading, self._state, self._policy, now)
-        self.steps_up += decision.workers > self._state.workers
         self._state = decision.state
         self.follow(now)
 
