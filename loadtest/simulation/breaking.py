@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 
 from loadtest.simulation.outcome import Outcome, simulate
-from loadtest.simulation.world import KINDS, PEAK_SECOND, POOL_NAMES, Scenario, build
+from loadtest.simulation.world import PEAK_SECOND, POOL_NAMES, Scenario, build, slot_seconds
 from models.pools import POOLS
 
 #: From so long before the peak, and until so long after it.
@@ -133,7 +133,7 @@ def saturated(scenario: Scenario, seconds: int = 600) -> Outcome:
     cell = build(scenario).cells[build(scenario).fullest]
     most = {}
     for pool in POOL_NAMES:
-        needed = cell.rate * sum(kind.share * kind.seconds for kind in KINDS if kind.pool == pool)
+        needed = cell.rate * slot_seconds(pool)
         most[pool] = max(1, int(SATURATED * needed / POOLS[pool].slots))
     crowded = replace(
         scenario,

@@ -30,6 +30,7 @@ from loadtest.simulation.world import (
     Floats,
     World,
     level,
+    slot_seconds,
 )
 
 #: The dependency fails from here on.
@@ -106,7 +107,7 @@ class CellSimulation:
         self._pools = {
             pool: PoolSimulation(
                 *(pool, own, cell.tenants, self._dependencies),
-                Workers(pool, scenario, first * sum(kind.share * kind.seconds for kind in own)),
+                Workers(pool, scenario, first * slot_seconds(pool)),
                 *(Waits(*span), self._chance, dice, scenario.pass_seconds),
             )
             for pool, own in kinds.items()

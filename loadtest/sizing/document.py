@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.policy.window import CEILING
 from loadtest.report import Table, markdown
-from loadtest.simulation.world import KINDS, POOL_NAMES
+from loadtest.simulation.world import KINDS, POOL_NAMES, slot_seconds
 from loadtest.sizing.inputs import (
     API,
     CELL_MOST_PER_SECOND,
@@ -23,7 +23,6 @@ from loadtest.sizing.model import (
     ONE_MACHINE_PER_SECOND,
     Size,
     overhead_cores,
-    slot_seconds,
 )
 
 SIZES = {"1 thousand": 1e3, "100 thousand": 1e5, "10 million": 1e7, "2 billion": 2e9}
