@@ -34,7 +34,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """Trials from harmless to harmful; the last one missed something, if any did."""
+    """The trials of one change, in order; the last one missed an objective, if any did."""
 
     name: str
     unit: str
@@ -59,10 +59,13 @@ class Ladder:
 
 @dataclass(frozen=True, slots=True)
 class Change:
+    """One thing that is made worse, with the values that are tried in turn."""
+
     name: str
     unit: str
     values: Sequence[float]
     apply: Callable[[Scenario, float], Scenario]
+    #: How long before the peak a trial begins.
     before_seconds: int = BEFORE_SECONDS
 
 

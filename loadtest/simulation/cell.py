@@ -41,6 +41,8 @@ INTAKE_SECONDS = 5
 
 @dataclass(slots=True)
 class PoolResult:
+    """What happened in one pool of one cell."""
+
     #: Histograms of waits, see :class:`Waits`.
     by_time: Counts
     by_tier: Counts
@@ -59,6 +61,8 @@ class PoolResult:
 
 @dataclass(slots=True)
 class CellResult:
+    """What happened in one cell."""
+
     number: int
     #: Jobs per second at the peak that it was meant for.
     rate: float
@@ -84,6 +88,8 @@ class CellResult:
 
 
 class CellSimulation:
+    """Simulates one cell from the beginning of the scenario to its end."""
+
     def __init__(self, world: World, number: int) -> None:
         self._scenario = scenario = world.scenario
         self._cell = cell = world.cells[number]

@@ -27,6 +27,8 @@ TURN_PASSES = 2.5
 
 
 class Dispatching:
+    """The queue of one pool, and the scheduler that sends from it."""
+
     def __init__(
         self,
         kinds: Sequence[JobKind],

@@ -16,6 +16,8 @@ from models.pools import POOLS
 
 
 class Workers:
+    """How many workers of a pool are there, start and are paid for."""
+
     def __init__(self, pool: str, scenario: Scenario, busy_slots: float) -> None:
         """``busy_slots``: what the load takes at the beginning; there are enough workers."""
         self.pool = pool

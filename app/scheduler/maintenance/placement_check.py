@@ -106,8 +106,8 @@ class PlacementCheck(RoleQueries):
         if gone:
             wait_for_older_statements(self._engine, STATEMENT_SECONDS)
         opened = sum(self._bring_back(one, tenant_id) for one, tenant_id in back)
-        strangers = [each for each in placed if each[0].weights.get(cell, 0.0) <= 0]
-        drained = sum(self._drain(one, tenant_id, cell) for one, tenant_id in strangers)
+        elsewhere = [each for each in placed if each[0].weights.get(cell, 0.0) <= 0]
+        drained = sum(self._drain(one, tenant_id, cell) for one, tenant_id in elsewhere)
         return len(gone) + opened + drained
 
     def _drain(self, placement: PlacementRow, tenant_id: int, cell: str) -> bool:
