@@ -1,4 +1,4 @@
-"""Weights and caps of the tenants of a cell in one pool, by their tiers, as the product has them."""
+"""Weights and caps of the tenants of a cell in a pool, by their tiers, as the product has them."""
 
 from __future__ import annotations
 
