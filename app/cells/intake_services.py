@@ -49,7 +49,7 @@ NO_ROOM = "Your cell is not responding, and there is no room for more requests u
 
 
 @dataclass(slots=True)
-class TenantCells:
+class TenantHomes:
     """The tenants that submitted here: name, and the cell that their requests are for."""
 
     by_id: dict[int, tuple[str, str]] = field(default_factory=dict)
@@ -98,10 +98,10 @@ class IntakeGate(Gate):
     """The limits of what is taken in; all pools are one queue."""
 
     def __init__(
-        self, engine: Engine, timeout_seconds: float, tenant_cells: TenantCells, **limits: Any
+        self, engine: Engine, timeout_seconds: float, homes: TenantHomes, **limits: Any
     ) -> None:
         super().__init__(engine, timeout_seconds, **limits)
-        self._tenant_cells = tenant_cells
+        self._homes = homes
         # All rows of the tenant are counted, so not every second.
         self._depth = Depth(engine, timeout_seconds, self._read_jobs, fresh_seconds=HELD_SECONDS)
         self._blobs = Depth(
@@ -163,7 +163,7 @@ class IntakeGate(Gate):
         self, engine: Engine, queues: Sequence[TenantQueue]
     ) -> dict[int, tuple[int, int]]:
         tenants = sorted({tenant_id for tenant_id, _ in queues})
-        names = [self._tenant_cells.name(tenant_id) for tenant_id in tenants]
+        names = [self._homes.name(tenant_id) for tenant_id in tenants]
         return dict(zip(tenants, count_waiting(engine, names), strict=True))
 
 
@@ -171,12 +171,12 @@ class IntakeAdmission(Admission):
     """Keeps requests in the host, instead of admitting them."""
 
     def __init__(
-        self, engine: Engine, timeout_seconds: float, tenant_cells: TenantCells, blobs: BodyBlobs
+        self, engine: Engine, timeout_seconds: float, homes: TenantHomes, blobs: BodyBlobs
     ) -> None:
         # Not the base class's: it has a publisher, and nothing is published here.
         self._engine = engine
         self._timeout_seconds = timeout_seconds
-        self._tenant_cells = tenant_cells
+        self._homes = homes
         self._blobs = blobs
         self._requests: GroupCommit[IntakeRequest, Admitted | KeyReused] = GroupCommit(
             self._keep, name="region intake", gathers=True
@@ -185,7 +185,7 @@ class IntakeAdmission(Admission):
         self.tallies = Tallies()
 
     def _enter(self, entry: SubmissionGroup) -> Admitted:
-        tenant, cell = self._tenant_cells.by_id[entry.submissions[0].tenant_id]
+        tenant, cell = self._homes.by_id[entry.submissions[0].tenant_id]
         blobs = {
             item.id: self._blobs.take(item.payload_blob)
             for item in entry.submissions
@@ -205,13 +205,13 @@ class IntakeAdmission(Admission):
         return keep_group(self._engine, group)
 
 
-def intake_services(host: Services, settings: Settings, tenant_cells: TenantCells) -> Services:
+def intake_services(host: Services, settings: Settings, homes: TenantHomes) -> Services:
     """The services of a host, for requests that are for another cell."""
     engine, seconds, blobs = host.engine, settings.admission_seconds, BodyBlobs()
     return replace(
         host,
-        gate=IntakeGate(engine, seconds, tenant_cells, **settings.submission_limits),
-        admission=IntakeAdmission(engine, seconds, tenant_cells, blobs),
+        gate=IntakeGate(engine, seconds, homes, **settings.submission_limits),
+        admission=IntakeAdmission(engine, seconds, homes, blobs),
         blobs=blobs,
         events=cast("Watch", NoWaiting()),
     )

@@ -33,7 +33,7 @@ from app.api.routes.jobs import submit_job
 from app.cells import intake_views
 from app.cells.fan_out import BegunResponse
 from app.cells.forwarding import SUBMISSIONS
-from app.cells.intake_services import TenantCells, intake_services
+from app.cells.intake_services import TenantHomes, intake_services
 from app.cells.tenant_request import TenantRequest
 from app.errors import CellUnavailable, Forbidden, NotFound
 from app.log_ids import CALLER, current_request
@@ -99,7 +99,7 @@ class RegionIntake:
         self._apps = apps
         self._own_cells = own_cells
         self._copies = copies
-        self._tenant_cells = TenantCells()
+        self._homes = TenantHomes()
         self._hosts: dict[str, IntakeHost] = {}
 
     def answer(self, environ: WSGIEnvironment, tenant: str, cell: str) -> WSGIApplication | None:
@@ -165,7 +165,7 @@ class RegionIntake:
             return None
         host = self._there(name)
         caller = self._identify(environ, cell, tenant)
-        self._tenant_cells.note(caller, cell)
+        self._homes.note(caller, cell)
         authorize(host.services, environ, Access.TENANT, TO_SUBMIT, counted=False)
         try:
             if path == "/applications":
@@ -283,9 +283,7 @@ class RegionIntake:
             raise CellUnavailable
         known = self._hosts.get(name)
         if known is None or known.app is not app:
-            services = intake_services(
-                app.extensions["fairline"], self._settings, self._tenant_cells
-            )
+            services = intake_services(app.extensions["fairline"], self._settings, self._homes)
             routes = Flask("intake", static_folder=None)
             routes.extensions["fairline"] = services
             engine = services.engine
