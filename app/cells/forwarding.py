@@ -1,4 +1,4 @@
-"""What the router does to requests and responses that it passes on."""
+"""Helpers of the router: bodies that can be sent again, the cookie that names a cell, refusals."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from app.log_ids import current_request
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
+#: Where a tenant submits jobs.
+SUBMISSIONS = ("/applications", "/jobs", "/jobs/batch")
 #: By which a browser names a cell.
 CELL_COOKIE = "fairline_cell"
 #: By which forms and streams of a page name the cell that it shows.

@@ -15,7 +15,7 @@ import orjson
 from app.api.http.reply import POLL_SECONDS, Reply
 from app.api.http.sub_request import SUB_REQUEST, SubRequest
 from app.api.schemas.requests import MOST_DISCARDED
-from app.cells.fan_out import CellAnswer, whole
+from app.cells.fan_out import CellAnswer
 from app.cells.merge import sum_replays, union_of
 from app.cells.tenant_request import OtherAnswer, TenantRequest, missing_cells
 from models.jobs.ids import new_id
@@ -56,15 +56,9 @@ def in_every_cell(
     answers: list[CellAnswer] = []
     left = limit_in(asked.body, usual)
     for cell in cells:
-        app = asked.app(cell)
-        if app is None:
-            raise missing_cells([cell])
         body = asked.body if left is None else limited(asked.body, left)
-        changed = replace(asked, body=body).copy(**{SUB_REQUEST: part})
-        one = whole(cell, app, changed)
-        if one.away:
-            raise missing_cells([cell])
-        if asked.has_left(one):
+        one = replace(asked, body=body).required(cell, **{SUB_REQUEST: part})
+        if one is None:
             continue
         if one.status >= HTTPStatus.BAD_REQUEST:
             raise OtherAnswer(one)

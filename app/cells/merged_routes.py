@@ -15,14 +15,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from decimal import Decimal
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 import orjson
 
-from app.api.auth.visitors import SAFE_METHODS, asks_for_page
-from app.api.http.body import read_body
-from app.api.http.problems import problem_of
+from app.api.auth.visitors import asks_for_page
 from app.api.http.query import link_to, pack_cursor, unpack_cursor
 from app.api.http.reply import QuickReply, Reply
 from app.api.routes import job_list, leaderboard
@@ -48,8 +46,8 @@ from app.cells.tenant_pages import form_in_all, page_events
 from app.cells.tenant_request import (
     MISSING_HEADER,
     Gathered,
-    OtherAnswer,
     TenantRequest,
+    answer_by,
     services_of,
 )
 from app.reads.job_views import etag_of
@@ -79,20 +77,12 @@ def answer(
     start_response: StartResponse,
 ) -> Iterable[bytes]:
     """Answer a request of a tenant with this placement; submissions are the router's."""
-    reply: Any
-    try:
-        body = b""
-        if environ["REQUEST_METHOD"] not in SAFE_METHODS:
-            body = read_body(environ, services_of(router, placement.cells).body_limits)
-        asked = TenantRequest(router, placement, environ, body)
+
+    def handle(asked: TenantRequest) -> WSGIApplication:
         handler, values = handler_of(asked.method, environ["PATH_INFO"])
-        reply = handler(asked, *values)
-    except OtherAnswer as other:
-        reply = other.answer
-    except Exception as error:  # noqa: BLE001 - as in Flask: every error is an answer
-        reply = problem_of(error)
-    pieces: Iterable[bytes] = reply(environ, start_response)
-    return pieces
+        return handler(asked, *values)
+
+    return answer_by(handle, router, placement, environ, start_response)
 
 
 def handler_of(method: str, path: str) -> tuple[Handler, tuple[str, ...]]:

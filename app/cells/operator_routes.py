@@ -14,9 +14,6 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from app.api.auth.visitors import SAFE_METHODS
-from app.api.http.body import read_body
-from app.api.http.problems import problem_of
 from app.api.http.query import bad_cursor, pack_cursor, unpack_cursor
 from app.api.http.reply import Reply
 from app.api.http.sub_request import SUB_REQUEST, SubRequest
@@ -28,10 +25,9 @@ from app.cells.metrics import answer_metrics
 from app.cells.tenant_changes import copy_changes
 from app.cells.tenant_request import (
     MISSING_HEADER,
-    OtherAnswer,
     TenantRequest,
+    answer_by,
     missing_cells,
-    services_of,
 )
 from app.errors import CellUnavailable
 from app.log_ids import CALLER
@@ -59,19 +55,8 @@ def answer(
     handler = handler_of(router, environ)
     if handler is None:
         return None
-    reply: Any
-    try:
-        everywhere = Placement(0, dict.fromkeys(router.cell_names(), 1.0))
-        body = b""
-        if environ["REQUEST_METHOD"] not in SAFE_METHODS:
-            body = read_body(environ, services_of(router, everywhere.cells).body_limits)
-        reply = handler(TenantRequest(router, everywhere, environ, body))
-    except OtherAnswer as other:
-        reply = other.answer
-    except Exception as error:  # noqa: BLE001 - as in Flask: every error is an answer
-        reply = problem_of(error)
-    pieces: Iterable[bytes] = reply(environ, start_response)
-    return pieces
+    everywhere = Placement(0, dict.fromkeys(router.cell_names(), 1.0))
+    return answer_by(handler, router, everywhere, environ, start_response)
 
 
 def handler_of(router: ServedApps, environ: WSGIEnvironment) -> Handler | None:

@@ -1,4 +1,4 @@
-"""Every cell and how it is, for operators: see :mod:`app.api.routes.overview`."""
+"""Reads region, state, tenants, jobs and rates of every cell at once, for operators."""
 
 from __future__ import annotations
 

@@ -32,6 +32,7 @@ from app.api.routes.batch import post_batch
 from app.api.routes.jobs import submit_job
 from app.cells import intake_views
 from app.cells.fan_out import BegunResponse
+from app.cells.forwarding import SUBMISSIONS
 from app.cells.intake_services import TenantHomes, intake_services
 from app.cells.tenant_request import TenantRequest
 from app.errors import CellUnavailable, Forbidden, NotFound
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from app.tenants.directory import Caller
     from app.tenants.tenant import TenantProfile
 
-SUBMISSIONS = ("/applications", "/jobs", "/jobs/batch")
 #: A job or an application by its id: all that can be said of one that has not begun.
 ONE = re.compile(r"/(jobs|applications)/([0-9A-Fa-f-]{36})(?:/(wait|runs))?")
 #: Rows that are read together: each may have megabytes.
@@ -102,18 +102,18 @@ class RegionIntake:
         self._homes = TenantHomes()
         self._hosts: dict[str, IntakeHost] = {}
 
-    def answer(self, environ: WSGIEnvironment, tenant: str, home: str) -> WSGIApplication | None:
-        """The answer to a request of a tenant whose cell ``home`` is away.
+    def answer(self, environ: WSGIEnvironment, tenant: str, cell: str) -> WSGIApplication | None:
+        """The answer to a request of a tenant whose cell ``cell`` is away.
 
         None: this cannot be answered without that cell.
         """
         if environ["REQUEST_METHOD"] == "POST":
-            return guarded(environ, partial(self._submit, environ, tenant, home))
+            return guarded(environ, partial(self._submit, environ, tenant, cell))
         job = asked_job(environ)
         name = None if job is None else self._apps.cell_numbered(cell_number(job.id))
-        if job is None or name is None or name == home:
+        if job is None or name is None or name == cell:
             return None
-        return guarded(environ, partial(self._find, environ, tenant, home, job, name))
+        return guarded(environ, partial(self._find, environ, tenant, cell, job, name))
 
     def find(self, environ: WSGIEnvironment, placement: Placement) -> WSGIApplication | None:
         """The answer about a job that no cell of its tenant has: it may not be handed over yet.
@@ -158,14 +158,14 @@ class RegionIntake:
             host.services.admission.close(timeout)
             host.services.gate.close(timeout)
 
-    def _submit(self, environ: WSGIEnvironment, tenant: str, home: str) -> WSGIApplication | None:
+    def _submit(self, environ: WSGIEnvironment, tenant: str, cell: str) -> WSGIApplication | None:
         path = environ["PATH_INFO"]
-        name = self._host_name(home) if path in SUBMISSIONS else None
+        name = self._host_name(cell) if path in SUBMISSIONS else None
         if name is None:
             return None
         host = self._there(name)
-        caller = self._identify(environ, home, tenant)
-        self._homes.note(caller, home)
+        caller = self._identify(environ, cell, tenant)
+        self._homes.note(caller, cell)
         authorize(host.services, environ, Access.TENANT, TO_SUBMIT, counted=False)
         try:
             if path == "/applications":
@@ -180,22 +180,22 @@ class RegionIntake:
                 self._apps.suspect(name)
             raise
 
-    def _host_name(self, home: str) -> str | None:
+    def _host_name(self, cell: str) -> str | None:
         """The first cell of this region that is there."""
         if not self._settings.region:
             return None
         there = (name for name in self._own_cells() if not self._apps.is_away(name))
-        return next((name for name in there if name != home), None)
+        return next((name for name in there if name != cell), None)
 
     def _find(
-        self, environ: WSGIEnvironment, tenant: str, home: str, job: AskedJob, name: str
+        self, environ: WSGIEnvironment, tenant: str, cell: str, job: AskedJob, name: str
     ) -> WSGIApplication:
         host, placement = self._there(name), self._apps.placement_of(tenant)
         row = host.rows.submit(job.id, self._settings.admission_seconds)
         if row is None or row.tenant != tenant or placement is None:
             # It may be in its cell. Another tenant's looks the same.
             raise CellUnavailable
-        self._identify(environ, home, tenant)
+        self._identify(environ, cell, tenant)
         return self._reply(environ, host, row, job, placement)
 
     def _find_kept(
@@ -242,9 +242,9 @@ class RegionIntake:
             raise CellUnavailable("It is being handed over to its cell; please try again.")
         return intake_views.cancelled_reply(job.id, application=job.application)
 
-    def _identify(self, environ: WSGIEnvironment, home: str, tenant: str) -> TenantProfile:
+    def _identify(self, environ: WSGIEnvironment, cell: str, tenant: str) -> TenantProfile:
         """Who calls, by what this process knows of the cell, or by the copy in the registry."""
-        caller = environ.get(CALLER) or self._caller(environ, home)
+        caller = environ.get(CALLER) or self._caller(environ, cell)
         environ[CALLER] = caller
         profile: TenantProfile | None = caller.tenant
         if profile is None:
@@ -253,8 +253,8 @@ class RegionIntake:
             raise NotFound
         return profile
 
-    def _caller(self, environ: WSGIEnvironment, home: str) -> Caller:
-        app, authorization = self._apps.app_of(home), environ.get("HTTP_AUTHORIZATION")
+    def _caller(self, environ: WSGIEnvironment, cell: str) -> Caller:
+        app, authorization = self._apps.app_of(cell), environ.get("HTTP_AUTHORIZATION")
         tenants = None if app is None else app.extensions["fairline"].tenants
         if authorization is None:
             if tenants is None:

@@ -29,6 +29,7 @@ from app.cells import merged_routes, new_tenants, operator_routes
 from app.cells.fan_out import BegunResponse, begin, query_of, with_query
 from app.cells.forwarding import (
     CELL_COOKIE,
+    SUBMISSIONS,
     KeptInput,
     again,
     away,
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SUBMISSIONS = ("/applications", "/jobs", "/jobs/batch")
 #: How long a submission is sent again because its tenant is being moved, and the pauses between.
 MOVE_SECONDS = 1.5
 PAUSE_SECONDS = 0.05

@@ -1,8 +1,8 @@
-"""A tenant's own pages, if it lives in several cells: what they show is merged, and what its forms
-do is done in every cell that has something to do.
+"""A tenant's own pages and forms, if it lives in several cells.
 
-The page at ``/tenant`` is served by one cell's application, which reads the same of all cells. A
-cell that does not answer is left out, as far as others do: the page says so.
+What they show is merged; what a form does is done in every cell that has something to do. The page
+at ``/tenant`` is served by one cell's application, which reads the same of all cells. A cell that
+does not answer is left out, as far as others do: the page says so.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from urllib.parse import quote, unquote, urlsplit
 
 from app.api.routes.tenant import effective_terms
 from app.api.services import Services, current_services
-from app.cells.fan_out import CellAnswer, ServedApps, each, query_of, whole
+from app.cells.fan_out import CellAnswer, ServedApps, each, query_of
 from app.cells.merge import sum_counts
-from app.cells.tenant_request import OtherAnswer, TenantRequest, missing_cells
+from app.cells.tenant_request import OtherAnswer, TenantRequest
 from app.console.page import MOST_NOTICE, NOTICE_COOKIE, PAGES, PageRequest
 from app.console.tenant_page.flow import MOST_ENDED, FlowReadings, RateSeries
 from app.console.tenant_page.page import LATEST, LATEST_DEAD, TENANT_PAGE, read_parts, shown
@@ -193,13 +193,8 @@ def form_in_all(asked: TenantRequest) -> WSGIApplication:
     """Send a form to one cell after the other; what it says of those that had something to do."""
     answers = []
     for cell in (*asked.placement.leaving, *asked.placement.admitting):
-        app = asked.app(cell)
-        if app is None:
-            raise missing_cells([cell])
-        one = whole(cell, app, asked.copy())
-        if one.away:
-            raise missing_cells([cell])
-        if one.status == HTTPStatus.NOT_FOUND or asked.has_left(one):
+        one = asked.required(cell)
+        if one is None or one.status == HTTPStatus.NOT_FOUND:
             continue
         if one.status >= HTTPStatus.BAD_REQUEST:
             raise OtherAnswer(one)

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from app.api.auth.visitors import SAFE_METHODS
+from app.api.http.body import read_body
+from app.api.http.problems import problem_of
 from app.api.http.sub_request import SUB_REQUEST, SubRequest
 from app.api.services import Services
 from app.cells.fan_out import (
@@ -25,12 +28,13 @@ from app.cells.fan_out import (
     begin,
     copied,
     query_of,
+    whole,
 )
 from app.errors import CellUnavailable
 from models.jobs.ids import cell_number
 
 if TYPE_CHECKING:
-    from _typeshed.wsgi import WSGIEnvironment
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
     from flask import Flask
 
     from app.policy.placement import Placement
@@ -206,6 +210,14 @@ class TenantRequest:
             raise missing_cells([cell])
         return begin(app, self.copy(**changes))
 
+    def required(self, cell: str, **changes: Any) -> CellAnswer | None:
+        """What a cell answers that has to be there; None: the tenant has left it."""
+        app = self.app(cell)
+        answer = None if app is None else whole(cell, app, self.copy(**changes))
+        if answer is None or answer.away:
+            raise missing_cells([cell])
+        return None if self.has_left(answer) else answer
+
     def has_left(self, answer: CellAnswer) -> bool:
         """Whether a cell no longer knows the tenant, which has left it a moment ago."""
         return answer.status == HTTPStatus.UNAUTHORIZED and answer.cell in self.placement.leaving
@@ -219,6 +231,28 @@ class TenantRequest:
     def app(self, cell: str) -> Flask | None:
         """The application of a cell, unless that is away."""
         return None if self.apps.is_away(cell) else self.apps.app_of(cell)
+
+
+def answer_by(
+    handler: Callable[[TenantRequest], WSGIApplication],
+    apps: ServedApps,
+    placement: Placement,
+    environ: WSGIEnvironment,
+    start_response: StartResponse,
+) -> Iterable[bytes]:
+    """Answer a request about the cells of a placement; its body is read once."""
+    reply: Any
+    try:
+        body = b""
+        if environ["REQUEST_METHOD"] not in SAFE_METHODS:
+            body = read_body(environ, services_of(apps, placement.cells).body_limits)
+        reply = handler(TenantRequest(apps, placement, environ, body))
+    except OtherAnswer as other:
+        reply = other.answer
+    except Exception as error:  # noqa: BLE001 - as in Flask: every error is an answer
+        reply = problem_of(error)
+    pieces: Iterable[bytes] = reply(environ, start_response)
+    return pieces
 
 
 def services_of(apps: ServedApps, cells: Sequence[str]) -> Services:

@@ -42,7 +42,7 @@ from models.store.session import fetch, open_engine, transaction
 if TYPE_CHECKING:
     from app.config import Settings
 
-cells = FairlineGroup("cells", help="Manage cells: whole Fairlines that share their tenants.")
+cells = FairlineGroup("cells", help="Manage cells: whole Fairlines that tenants are divided over.")
 
 READ_TENANTS = "SELECT name FROM tenants WHERE deleted_at IS NULL ORDER BY name"
 #: Tenant 0 is all of them.

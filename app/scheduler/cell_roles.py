@@ -1,4 +1,4 @@
-"""Roles of a scheduler whose cell is one of several: only where there is a registry."""
+"""What a scheduler does besides where its cell is one of several: moves, checks, copies, intake."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class LateHandover:
 
 
 class CellRoles:
-    """What this scheduler does as one of several cells.
+    """The roles of a scheduler that only exist where there is a registry.
 
     In a thread of their own: the registry or another cell may be away, and a statement there then
     takes as long as it may.

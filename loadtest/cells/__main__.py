@@ -21,7 +21,7 @@ from typing import Any
 
 from rich.console import Console
 
-from loadtest.cells.sizes import Run
+from loadtest.cells.experiment_run import Run
 from loadtest.lab.experiment import Size
 from loadtest.report import RESULTS, Report, Screen
 

@@ -1,7 +1,7 @@
 """Clients of several tenants that submit at a steady rate, and repeat what was not accepted.
 
 Latency counts from the moment at which a request was to be sent, whatever the clients were waiting
-for then. Every submission has an idempotency key, unless told otherwise.
+for then. Every submission has an idempotency key.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ AGAIN_SECONDS = 0.5
 #: A client gives up on a request after this.
 ANSWER_SECONDS = 10.0
 
+#: The role that applications are for.
+ROLE = "engineer"
+
 #: The body of the submission with this key.
 Body = Callable[[str], tuple[str, dict[str, Any]]]
 
@@ -32,6 +35,11 @@ Body = Callable[[str], tuple[str, dict[str, Any]]]
 def mark(key: str, seconds: float = 0.05) -> tuple[str, dict[str, Any]]:
     """A job that writes down when it runs."""
     return "/jobs", {"type": "chaos.mark", "payload": {"seconds": seconds, "tag": key}}
+
+
+def application(key: str) -> tuple[str, dict[str, Any]]:
+    """An application that is scored."""
+    return "/applications", {"candidate": key, "role": ROLE, "payload": {"years": 3}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,6 @@ class Clients:
     body: Body = mark
     #: Whether a request that was refused is sent again, until it is accepted.
     repeat: bool = True
-    keyed: bool = True
     #: Ids by the key of their submission.
     accepted: dict[str, str] = field(default_factory=dict)
     owners: dict[str, Customer] = field(default_factory=dict)
@@ -113,7 +120,7 @@ class Clients:
         key = f"{self.name}-{number}"
         self.owners[key] = customer
         path, body = self.body(key)
-        headers = {**customer.headers, **({"Idempotency-Key": key} if self.keyed else {})}
+        headers = {**customer.headers, "Idempotency-Key": key}
         while not self._gone.is_set():
             sent = time.time()
             answer = self.call(customer, "POST", path, body, headers)
@@ -126,7 +133,7 @@ class Clients:
                 self.unanswered += 1
             elif answer.status != 503:
                 self.strange.append(f"{key}: {answer.status} {answer.document}")
-            if not self.repeat or (answer.status == 0 and not self.keyed):
+            if not self.repeat:
                 return
             self._gone.wait(AGAIN_SECONDS)
             due = time.time()

@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import Any
 
-from loadtest.cells.clients import Clients
+from loadtest.cells.clients import Clients, application
+from loadtest.cells.experiment_run import Run
 from loadtest.cells.installation import CellPlan, Installation, installation
 from loadtest.cells.judge import settle
-from loadtest.cells.sizes import Run
 from loadtest.figures import cpu_seconds
 from loadtest.lab.experiment import Size
 from loadtest.report import Report, Table, at_least, at_most
@@ -58,11 +57,6 @@ class Cost:
     @property
     def total(self) -> float:
         return sum(self.parts.values())
-
-
-def application(key: str) -> tuple[str, dict[str, Any]]:
-    """An application that is scored."""
-    return "/applications", {"candidate": key, "role": "engineer", "payload": {"years": 3}}
 
 
 def run(run: Run) -> Report:

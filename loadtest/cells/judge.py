@@ -21,7 +21,6 @@ UNFINISHED = """
     SELECT count(*) FROM jobs WHERE status IN ('scheduled', 'queued', 'dispatched', 'running')
 """
 KEPT = "SELECT count(*) FROM intake_jobs WHERE alias_of IS NULL"
-MOVES = "SELECT count(*) FROM moves"
 READ_JOBS = """
     SELECT id::text AS id, status::text AS status, error_class, error_message FROM jobs
     WHERE id = ANY (CAST(:ids AS uuid[]))

@@ -13,9 +13,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from loadtest.cells.clients import Clients, Sent, p99_ms
+from loadtest.cells.experiment_run import Run
 from loadtest.cells.installation import CellPlan, installation
 from loadtest.cells.judge import fault_bars, fault_notes, judge, settle
-from loadtest.cells.sizes import Run
 from loadtest.figures import percentile
 from loadtest.lab.experiment import Size
 from loadtest.lab.pictures import picture
@@ -78,7 +78,7 @@ def run(run: Run) -> Report:
         faults = judge(list(made.cells.values()), clients.accepted, made.witness)
         # A run whose cell died under it is repeated: that is what leases are for.
         faults.pop("run twice")
-        # What was committed without an answer is nobody's to count.
+        # Nothing is repeated here: what was committed without an answer is in no list of ids.
         faults.pop("admitted twice")
     names = [each.name for each in others], [each.name for each in victims]
     titles = ("before", "killed", "back", "frozen", "back again")

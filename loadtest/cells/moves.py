@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from sqlalchemy import Engine
 
 from loadtest.cells.clients import Clients, p99_ms
+from loadtest.cells.experiment_run import Run
 from loadtest.cells.installation import Cell, CellPlan, Customer, Installation, installation
 from loadtest.cells.judge import fault_bars, fault_notes, judge, settle
-from loadtest.cells.sizes import Run
 from loadtest.figures import percentile
 from loadtest.fleet import until
 from loadtest.lab.experiment import Size

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadtest.cells.clients import Clients
+from loadtest.cells.experiment_run import Run
 from loadtest.cells.installation import Cell, CellPlan, Customer, Installation, installation
 from loadtest.cells.judge import KEPT, fault_bars, fault_notes, judge, settle
-from loadtest.cells.sizes import Run
 from loadtest.chaos.client import Api
 from loadtest.chaos.witness import read_lines
 from loadtest.fleet import rows, until
@@ -67,7 +67,6 @@ class Course:
     #: The command, and until a job of every tenant had run.
     command_seconds: float = 0.0
     promoted_seconds: float = 0.0
-    printed: str = ""
     #: Repetitions of requests whose first answer was lost with the region: both were admitted.
     doubled: int = 0
 
@@ -169,7 +168,7 @@ def lose_and_promote(run: Run, regions: Regions, plan: Plan, course: Course) -> 
         run.wait("one region is lost", plan.steady_seconds)
         began = time.monotonic()
         words = ("cells", "promote", "cell-eu", "--to", "cell-us", "--yes")
-        course.printed = regions.made.operate(*words)
+        regions.made.operate(*words)
         course.command_seconds = time.monotonic() - began
         until(lambda: all_served(regions), PROMOTION_SECONDS, pause=0.2)
         course.promoted_seconds = time.monotonic() - began

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loadtest.cells.clients import Clients
+from loadtest.cells.clients import ROLE, Clients, application
+from loadtest.cells.experiment_run import Run
 from loadtest.cells.installation import Cell, CellPlan, Customer, Installation, installation
 from loadtest.cells.judge import settle
-from loadtest.cells.sizes import Run
 from loadtest.chaos.client import Answer, Api
 from loadtest.fleet import rows, until
 from loadtest.lab.experiment import Size
@@ -22,7 +22,6 @@ from loadtest.report import Report, Table, at_least, at_most
 from models.cells.moves import read_move, request_move
 
 TITLE = "A tenant over three cells"
-ROLE = "engineer"
 PAGE = 50
 SPREAD_SECONDS = 60.0
 SCORES = """
@@ -54,10 +53,6 @@ class Board:
     #: Places at which the two differ.
     wrong: int
     status: int
-
-
-def application(key: str) -> tuple[str, dict[str, Any]]:
-    return "/applications", {"candidate": key, "role": ROLE, "payload": {"years": 3}}
 
 
 def run(run: Run) -> Report:

@@ -64,7 +64,7 @@ class Flow:
     #: Milliseconds of each dispatch, and of each turn: a group from its admission to its end.
     dispatches: list[float] = field(repr=False)
     turns: list[float] = field(repr=False)
-    #: CPU time of the whole server, in seconds, and bytes of its log with the whole pages in it.
+    #: CPU time of the whole server, in seconds, and bytes of its WAL with the whole pages in it.
     server_cpu: float
     wal: int
     wal_pages: int

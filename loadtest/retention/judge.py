@@ -22,7 +22,7 @@ GIGABYTE = 1e9
 OF_FLOWS = {
     "turn p50, ms": "turn_p50_ms",
     "turn p99, ms": "turn_p99_ms",
-    "log, bytes": "wal_bytes",
+    "WAL, bytes": "wal_bytes",
     "whole pages in it": "wal_pages",
 }
 
@@ -126,7 +126,7 @@ def grown(each: Full) -> str:
 def sentence(each: Retired) -> str:
     return (
         f"{each.way}: {each.jobs:,} jobs in {each.seconds:.1f} s, {each.cpu:.0f} µs and"
-        f" {each.wal:,.0f} bytes of log per job; the longest turn of the load took"
+        f" {each.wal:,.0f} bytes of WAL per job; the longest turn of the load took"
         f" {max(each.during.turns):.0f} ms meanwhile and {max(each.before.turns):.0f} before."
     )
 
@@ -193,7 +193,7 @@ def retired_table(retired: Sequence[Retired]) -> Table:
         "jobs per second": lambda one: f"{one.jobs / max(one.seconds, 0.001):,.0f}",
         "without pauses": lambda one: f"{one.jobs / max(one.busy_seconds, 0.001):,.0f}",
         "CPU per job, µs": "{.cpu:.0f}",
-        "log per job, bytes": "{.wal:,.0f}",
+        "WAL per job, bytes": "{.wal:,.0f}",
         "dead rows left": "{.dead:,}",
         "autovacuums": "{.vacuums}",
         "their seconds": "{.vacuum_seconds:.1f}",

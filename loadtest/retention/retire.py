@@ -110,7 +110,7 @@ class Retired:
 
     @property
     def wal(self) -> float:
-        """Bytes of the log per job retired, beyond those of the load."""
+        """Bytes of WAL per job retired, beyond those of the load."""
         usual = self.before.wal / self.before.jobs * self.during.jobs
         return (self.during.wal - usual) / max(1, self.jobs)
 

@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 
 from loadtest.simulation.outcome import Outcome, simulate
-from loadtest.simulation.world import KINDS, PEAK_SECOND, POOL_NAMES, Scenario, build
+from loadtest.simulation.world import PEAK_SECOND, POOL_NAMES, Scenario, build, slot_seconds
 from models.pools import POOLS
 
 #: From so long before the peak, and until so long after it.
@@ -34,7 +34,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """Trials from harmless to harmful; the last one missed something, if any did."""
+    """The trials of one change, in order; the last one missed an objective, if any did."""
 
     name: str
     unit: str
@@ -59,10 +59,13 @@ class Ladder:
 
 @dataclass(frozen=True, slots=True)
 class Change:
+    """One thing that is made worse, with the values that are tried in turn."""
+
     name: str
     unit: str
     values: Sequence[float]
     apply: Callable[[Scenario, float], Scenario]
+    #: How long before the peak a trial begins.
     before_seconds: int = BEFORE_SECONDS
 
 
@@ -133,7 +136,7 @@ def saturated(scenario: Scenario, seconds: int = 600) -> Outcome:
     cell = build(scenario).cells[build(scenario).fullest]
     most = {}
     for pool in POOL_NAMES:
-        needed = cell.rate * sum(kind.share * kind.seconds for kind in KINDS if kind.pool == pool)
+        needed = cell.rate * slot_seconds(pool)
         most[pool] = max(1, int(SATURATED * needed / POOLS[pool].slots))
     crowded = replace(
         scenario,

@@ -30,6 +30,7 @@ from loadtest.simulation.world import (
     Floats,
     World,
     level,
+    slot_seconds,
 )
 
 #: The dependency fails from here on.
@@ -40,6 +41,8 @@ INTAKE_SECONDS = 5
 
 @dataclass(slots=True)
 class PoolResult:
+    """What happened in one pool of one cell."""
+
     #: Histograms of waits, see :class:`Waits`.
     by_time: Counts
     by_tier: Counts
@@ -50,7 +53,6 @@ class PoolResult:
     entitled: list[float]
     got: list[float]
     off: list[float]
-    share_periods: int
     succeeded: int
     dead: int
     unfinished: int
@@ -59,6 +61,8 @@ class PoolResult:
 
 @dataclass(slots=True)
 class CellResult:
+    """What happened in one cell."""
+
     number: int
     #: Jobs per second at the peak that it was meant for.
     rate: float
@@ -84,6 +88,8 @@ class CellResult:
 
 
 class CellSimulation:
+    """Simulates one cell from the beginning of the scenario to its end."""
+
     def __init__(self, world: World, number: int) -> None:
         self._scenario = scenario = world.scenario
         self._cell = cell = world.cells[number]
@@ -107,7 +113,7 @@ class CellSimulation:
         self._pools = {
             pool: PoolSimulation(
                 *(pool, own, cell.tenants, self._dependencies),
-                Workers(pool, scenario, first * sum(kind.share * kind.seconds for kind in own)),
+                Workers(pool, scenario, first * slot_seconds(pool)),
                 *(Waits(*span), self._chance, dice, scenario.pass_seconds),
             )
             for pool, own in kinds.items()
@@ -264,7 +270,6 @@ class CellSimulation:
                 entitled=pool.shares.entitled.tolist(),
                 got=pool.shares.got.tolist(),
                 off=pool.shares.off.tolist(),
-                share_periods=pool.shares.periods,
                 succeeded=pool.runs.succeeded,
                 dead=pool.failures.dead,
                 unfinished=pool.unfinished + lost,

@@ -1,4 +1,4 @@
-"""What the tenants of a cell may claim in a pool, by their tiers, as the product has it."""
+"""Weights and caps of the tenants of a cell in a pool, by their tiers, as the product has them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from loadtest.simulation.world import TIERS, Counts, Floats, Tenant
 
 
 class Claims(list[TenantClaim]):
+    """What the fair queue knows of each tenant, by the tenant's number."""
+
     def __init__(self, pool: str, tenants: Sequence[Tenant]) -> None:
         caps = [TIER_LIMITS[one.tier].cap(pool) for one in tenants]
         super().__init__(

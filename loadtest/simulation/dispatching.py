@@ -18,16 +18,17 @@ from loadtest.simulation.runs import Runs
 from loadtest.simulation.shares import ShareMeter
 from loadtest.simulation.waits import Why
 from loadtest.simulation.world import Counts, JobKind
+from loadtest.sizing.inputs import SCHEDULER_PER_SECOND
 from models.presence import PRESENCE_SECONDS
 from tasks.retry.circuit import MOST_PROBES
 
-#: Jobs that one core of the scheduler dispatches per second (``make lab-cost``).
-DISPATCHED_PER_SECOND = 15_400
 #: What a turn takes besides, in statements.
 TURN_PASSES = 2.5
 
 
 class Dispatching:
+    """The queue of one pool, and the scheduler that sends from it."""
+
     def __init__(
         self,
         kinds: Sequence[JobKind],
@@ -87,7 +88,7 @@ class Dispatching:
             sent, passes = 0, PASSES
             while most > 0 and passes > 0 and left > 0:
                 jobs = self._send_batch(most, slots, now)
-                left -= self._pass_seconds + jobs / DISPATCHED_PER_SECOND
+                left -= self._pass_seconds + jobs / SCHEDULER_PER_SECOND
                 sent, most = sent + jobs, most - jobs
                 # Lanes may turn out to be shorter than what they were granted: others get the rest.
                 passes = passes - 1 if jobs else 0

@@ -6,7 +6,6 @@ from app.policy.tier_limits import TIER_LIMITS
 from loadtest.report import Table, markdown
 from loadtest.simulation.admission import FLOOD_PER_SECOND
 from loadtest.simulation.breaking import BEFORE_SECONDS, RISE_SECONDS, SATURATED
-from loadtest.simulation.dispatching import DISPATCHED_PER_SECOND
 from loadtest.simulation.drawing import BREAKS, STARTS, WORKERS
 from loadtest.simulation.failures import FAILED_SHARE, WORKER_LIFE_SECONDS
 from loadtest.simulation.pool import DEVIATIONS, TURNS
@@ -33,7 +32,7 @@ from loadtest.simulation.world import (
     Tenant,
     World,
 )
-from loadtest.sizing.inputs import CORE_HOUR, WORKER_CORES
+from loadtest.sizing.inputs import CORE_HOUR, SCHEDULER_PER_SECOND, WORKER_CORES
 
 POLICIES = {
     "whose job is next": "`app/policy/fairshare`: `FairQueue`, `fewest_first`, `note_turn`, tiers",
@@ -233,7 +232,7 @@ def simplified(found: Found) -> str:
             "advance and when a run ends; in the product the first runs of a type are a guess.",
             f"* **Engines** take up to {scenario.cell_limit:,.0f} jobs per second in a cell, "
             "without becoming slower before that: an assumption in the middle of our estimate "
-            f"for a large server. A scheduler dispatches {DISPATCHED_PER_SECOND:,} per second "
+            f"for a large server. A scheduler dispatches {SCHEDULER_PER_SECOND:,.0f} per second "
             "(`make lab-cost`). The broker and the network are always there.",
             "* **Cells do not exchange anything.** A tenant in several cells has the weight and "
             "the caps of its tier in each; what it sends to a lost one goes to the others at "

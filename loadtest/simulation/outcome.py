@@ -31,6 +31,8 @@ LEAST_JOBS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
+    """The results of the cells that were simulated, and figures of all cells made from them."""
+
     world: World
     cells: tuple[CellResult, ...]
 

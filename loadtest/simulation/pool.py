@@ -37,6 +37,8 @@ PROMOTE_PER_SECOND = 2000.0
 
 
 class PoolSimulation:
+    """Simulates one pool, a second at a time."""
+
     def __init__(
         self,
         name: str,

@@ -16,10 +16,13 @@ MOST_SHARE_ERROR = 0.02
 
 @dataclass(slots=True)
 class Found:
+    """All runs that a report is about."""
+
     day: Outcome
-    #: With the autoscaler's settings as shipped, one cell; with too few workers; made worse.
+    #: The fullest cell with the autoscaler's defaults; and with too few workers for the peak.
     shipped: Outcome | None = None
     crowded: Outcome | None = None
+    #: One for each thing that was made worse.
     ladders: list[Ladder] = field(default_factory=list)
 
 

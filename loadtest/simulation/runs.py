@@ -26,6 +26,8 @@ REFUSED_SECONDS = 0.2
 
 
 class Runs:
+    """The jobs of one pool that are dispatched or running."""
+
     def __init__(
         self,
         kinds: Sequence[JobKind],

@@ -28,7 +28,6 @@ class ShareMeter:
         self.entitled: Floats = np.zeros(len(TIERS))
         self.got: Floats = np.zeros(len(TIERS))
         self.off: Floats = np.zeros(len(TIERS))
-        self.periods = 0
 
     def sent(self, tenant: int, slot_seconds: float) -> None:
         self._got[tenant] += slot_seconds
@@ -64,7 +63,6 @@ class ShareMeter:
         got = sum(seconds for _, _, seconds in claims)
         if len(claims) < 2 or got <= 0:
             return
-        self.periods += 1
         for tier, weight, seconds in claims:
             entitled = got * weight / total
             self.entitled[tier] += entitled

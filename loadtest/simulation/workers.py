@@ -16,6 +16,8 @@ from models.pools import POOLS
 
 
 class Workers:
+    """How many workers of a pool are there, start and are paid for."""
+
     def __init__(self, pool: str, scenario: Scenario, busy_slots: float) -> None:
         """``busy_slots``: what the load takes at the beginning; there are enough workers."""
         self.pool = pool
@@ -31,7 +33,6 @@ class Workers:
         self._booting: deque[tuple[float, int]] = deque()
         #: Paid for, those that start included.
         self.worker_seconds = 0.0
-        self.steps_up = 0
 
     @property
     def slots(self) -> int:
@@ -64,7 +65,6 @@ class Workers:
         flights = cast(Any, {self.pool: flight})
         reading = reading_of(state, flights, {self.pool: state.ready}, wait)
         decision = decide(reading, self._state, self._policy, now)
-        self.steps_up += decision.workers > self._state.workers
         self._state = decision.state
         self.follow(now)
 

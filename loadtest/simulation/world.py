@@ -68,6 +68,11 @@ SCALE_MIN: Mapping[str, int] = {"short": 2, "medium": 4, "long": 8}
 SCALE_MAX: Mapping[str, int] = dict.fromkeys(POOL_NAMES, 100_000)
 
 
+def slot_seconds(pool: str) -> float:
+    """Of a job on average, as far as it runs in this pool."""
+    return sum(kind.share * kind.seconds for kind in KINDS if kind.pool == pool)
+
+
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """One run."""

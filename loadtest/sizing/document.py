@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.policy.window import CEILING
 from loadtest.report import Table, markdown
-from loadtest.simulation.world import KINDS, POOL_NAMES
+from loadtest.simulation.world import KINDS, POOL_NAMES, slot_seconds
 from loadtest.sizing.inputs import (
     API,
     CELL_MOST_PER_SECOND,
@@ -23,7 +23,6 @@ from loadtest.sizing.model import (
     ONE_MACHINE_PER_SECOND,
     Size,
     overhead_cores,
-    slot_seconds,
 )
 
 SIZES = {"1 thousand": 1e3, "100 thousand": 1e5, "10 million": 1e7, "2 billion": 2e9}
@@ -142,7 +141,7 @@ def limit_table() -> Table:
             "a shorter `FAIRLINE_KEEP_FINISHED_DAYS`; payloads above 64 KiB are in the blob store",
         ),
     ]
-    return Table("Limits", ("engine", "limit", "what to do there"), rows)
+    return Table("Limits", ("what", "limit", "what to do there"), rows)
 
 
 KEPT_TEXT = f"{86_400 * STORED_BYTES / 1e9:.3g} GB per day and job per second"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from loadtest.simulation.world import KINDS, POOL_NAMES
+from loadtest.simulation.world import POOL_NAMES, slot_seconds
 from loadtest.sizing.inputs import (
     API,
     ARCHIVE_GB_MONTH,
@@ -112,11 +112,6 @@ class Size:
             "workers": worker_cores * CORE_HOUR,
             "disks and archive": stored + wal * ARCHIVE_GB_MONTH,
         }
-
-
-def slot_seconds(pool: str) -> float:
-    """Of a job on average, as far as it runs in this pool."""
-    return sum(kind.share * kind.seconds for kind in KINDS if kind.pool == pool)
 
 
 def overhead_cores(size: Size) -> float:

@@ -1,1 +1,1 @@
-"""Cells: several whole Fairlines that share their tenants, and the registry that names them."""
+"""Cells: several whole Fairlines with tenants divided over them, and the registry of them."""

@@ -1,4 +1,4 @@
-"""What a cell admits for a tenant whose placement changed: nothing, or what is sent by the new one.
+"""Closes a cell to a tenant that lives in another one, and opens it when the tenant comes.
 
 `close_tenant`: nothing more is admitted or dispatched. `open_tenant`: it is again, but submissions
 with an idempotency key only from API processes that know this version of the placement. Those that

@@ -2,8 +2,8 @@
 
 A copy has the tenant's terms, limits, API keys and schedules. The scheduler of the first cell of a
 tenant writes it; of a tenant in several cells the others have its own rows anyway, and schedules
-are in the first one. A copy is as old as a few seconds for what changed, and as a walk over all
-tenants takes for schedules.
+are in the first one. What a copy says of terms, limits and keys is a few seconds old; what it says
+of schedules is as old as a walk over all tenants takes.
 """
 
 from __future__ import annotations

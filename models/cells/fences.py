@@ -1,4 +1,4 @@
-"""The fence of a move in each cell: a runner that was replaced can write nothing more.
+"""Fence of a tenant's move between cells: a runner that was replaced can write nothing more.
 
 Everything that a runner writes in a cell is a transaction that begins with its own number in the
 row ``runner/<tenant>`` of ``transfer_marks``. The row is locked until the commit, so of an old

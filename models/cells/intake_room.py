@@ -1,4 +1,4 @@
-"""How much of a cell is taken up by requests that it took in for others."""
+"""Counts jobs and bytes of the requests that a cell keeps for other cells, which do not respond."""
 
 from __future__ import annotations
 

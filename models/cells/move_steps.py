@@ -1,4 +1,4 @@
-"""The steps of a move: what a runner does in the cells, one turn at a time.
+"""The steps of a tenant's move: what a runner does in the cells, one turn at a time.
 
 Every step can be repeated, and be begun by one runner and ended by another. What is written in a
 cell is fenced (`models.cells.fences`), what is written in the registry too (`models.cells.moves`).
@@ -127,7 +127,7 @@ class MoveRunner:
         return [cell for cell in self.move.admitting if cell in now]
 
     @property
-    def _home(self) -> str:
+    def _terms_cell(self) -> str:
         """The cell whose terms and keys are the tenant's; changes of them are made in all."""
         return min(self._placement.weights, key=self._rank)
 
@@ -167,8 +167,8 @@ class MoveRunner:
     # The steps: each returns the next one, or None if it has to be gone on with.
 
     def _prepare(self) -> MoveStep | None:
-        for cell in {*self.move.admitting, *self.move.leaving} - {self._home}:
-            require_same_schema(self._rows.engine(self._home), self._rows.engine(cell))
+        for cell in {*self.move.admitting, *self.move.leaving} - {self._terms_cell}:
+            require_same_schema(self._rows.engine(self._terms_cell), self._rows.engine(cell))
         self._copy_own_rows()
         short = False
         while not short:  # there would be much to copy while the tenant is refused
@@ -185,7 +185,7 @@ class MoveRunner:
             self._set_away(cell, self._placement.version + 1, away=True)
         for cell in self._stay:
             # A schedule that is in two cells after a crash must not tick in both.
-            away = cell == self._home != self.move.first
+            away = cell == self._terms_cell != self.move.first
             self._set_away(cell, self._placement.version + 1, away=away)
         try:
             for cell in (*self.move.leaving, *self._stay):
@@ -269,7 +269,7 @@ class MoveRunner:
         return MoveStep.UNDO
 
     def _copy_own_rows(self) -> None:
-        self._rows.copy_own_rows(self._home, self._new, self._placement.version + 1)
+        self._rows.copy_own_rows(self._terms_cell, self._new, self._placement.version + 1)
 
     @property
     def _key_sources(self) -> list[str]:

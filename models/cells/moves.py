@@ -1,10 +1,10 @@
-"""Moves: changes of a tenant's placement on their way, as rows of the registry.
+"""Moves of tenants between cells: rows of the registry that say what is wanted and how far it is.
 
-A move is a wish (``wanted``: weights by cell, 0 for a cell that it leaves) and the step that is
-being made. A runner takes it for a while (a lease); taking it over raises ``fence``, and every
-statement here carries the fence and the step that it ends, so that a runner which was replaced
-changes nothing. The work of the steps is in `models.cells.move_steps`: each can be repeated at any
-time.
+A row has the cells that are ``wanted`` (weights, 0 for a cell that the tenant leaves) and the step
+that is being made. A runner takes it for a while (a lease); taking it over raises ``fence``, and
+every statement here carries the fence and the step that it ends, so that a runner which was
+replaced changes nothing. The work of the steps is in `models.cells.move_steps`: each can be
+repeated at any time.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ ON_MOVE: Mapping[str, OnMove] = {
     # The fair share begins anew, as for a tenant that had nothing to do; so do the rate of
     # submissions and what is judged by recent failures. Blobs are counted every few minutes.
     **dict.fromkeys(("shares", "rate_buckets", "verdicts", "blob_counts"), OnMove.LEFT),
-    # Lanes of jobs that were queued, told by a trigger.
+    # Lanes of jobs that were queued, written by a trigger.
     "arrivals": OnMove.LEFT,
     # What was predicted of a job that is gone is forgotten by the forecaster.
     "predictions": OnMove.KEPT,

@@ -45,7 +45,7 @@ SIZE = """500 + pg_column_size(job.payload) + coalesce(pg_column_size(job.result
                SELECT sum(pg_column_size(log) + coalesce(pg_column_size(traceback), 0))
                FROM run_logs WHERE job_id = job.id), 0) + coalesce((
                SELECT pg_column_size(state) FROM checkpoints WHERE job_id = job.id), 0) AS bytes"""
-#: Those that wait first, in any order: in the other cell they have their places in the line again.
+#: Those that wait first, in any order: in the other cell they have their places in the queue again.
 CHOOSE_QUEUED = f"""
     SELECT job.id::text AS id, {SIZE} FROM jobs AS job
     WHERE job.status = 'queued' AND job.pool = ANY (%(pools)s::text[])

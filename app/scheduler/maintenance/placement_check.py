@@ -106,22 +106,22 @@ class PlacementCheck(RoleQueries):
         if gone:
             wait_for_older_statements(self._engine, STATEMENT_SECONDS)
         opened = sum(self._bring_back(one, tenant_id) for one, tenant_id in back)
-        strangers = [each for each in placed if each[0].weights.get(cell, 0.0) <= 0]
-        drained = sum(self._drain(one, tenant_id, cell) for one, tenant_id in strangers)
+        elsewhere = [each for each in placed if each[0].weights.get(cell, 0.0) <= 0]
+        drained = sum(self._drain(one, tenant_id, cell) for one, tenant_id in elsewhere)
         return len(gone) + opened + drained
 
     def _drain(self, placement: PlacementRow, tenant_id: int, cell: str) -> bool:
         """Have what a tenant has here moved to where it lives, unless it is another of its name."""
         if read_move(self._databases.registry, placement.tenant) is not None:
             return False
-        home = min(name for name, weight in placement.weights.items() if weight > 0)
+        target = min(name for name, weight in placement.weights.items() if weight > 0)
         try:
-            known = find_tenant(self._databases.engine(home), placement.tenant)
+            known = find_tenant(self._databases.engine(target), placement.tenant)
         except StateStoreError as error:
-            logger.warning("%s stays here while %s is away: %s", placement.tenant, home, error)
+            logger.warning("%s stays here while %s is away: %s", placement.tenant, target, error)
             return False
         if known is not None and known[0] != tenant_id:
-            logger.error("%s is another tenant in %s: it stays here", placement.tenant, home)
+            logger.error("%s is another tenant in %s: it stays here", placement.tenant, target)
             return False
         return request_drain(self._databases.registry, placement, cell)
 

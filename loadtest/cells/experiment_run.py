@@ -1,4 +1,4 @@
-"""How long the experiments take: the figures that count, a quick look, or does it run at all."""
+"""One run of an experiment with cells: its size, and where its progress is shown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loadtest.report import Screen
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of an experiment: how long it may take, and where progress is shown."""
+    """What an experiment is given."""
 
     size: Size
     #: For pictures.
