@@ -27,6 +27,7 @@ from models.store.errors import StateStoreError
 from models.store.group_commit import GroupCommit
 
 if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
     from flask import Flask
 
     from app.policy.placement import Placement
@@ -112,6 +113,15 @@ class KeyLookup:
         if sent is None:
             return None
         return self._find(AskedKey(sent.id, sent.digest))
+
+    def has_left(self, app: Flask, environ: WSGIEnvironment) -> bool:
+        """Whether the key of a request, which was found before, is not in this cell."""
+        sent = parse_authorization(environ.get("HTTP_AUTHORIZATION", ""))
+        if sent is None or sent not in self._known:
+            return False
+        directory: Directory = app.extensions["fairline"].tenants.directory
+        [caller] = directory.look_up([sent.id])
+        return caller is None or not fits(AskedKey(*sent), caller)
 
     # What follows is for pages: see :class:`app.tenants.directory.Callers`.
 
