@@ -117,7 +117,7 @@ class KeyLookup:
     def has_left(self, app: Flask, environ: WSGIEnvironment) -> bool:
         """Whether the key of a request, which was found before, is not in this cell."""
         sent = parse_authorization(environ.get("HTTP_AUTHORIZATION", ""))
-        if sent is None or sent not in self._known:
+        if sent is None or AskedKey(*sent) not in self._known:
             return False
         directory: Directory = app.extensions["fairline"].tenants.directory
         [caller] = directory.look_up([sent.id])
