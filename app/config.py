@@ -43,6 +43,8 @@ class Settings(TaskSettings):
     read_lag_seconds: float = Field(default=10.0, ge=1)
     #: The region that this process is in, as cells have one; it prefers cells of its own.
     region: str = Field(default="", pattern="^([a-z][a-z0-9-]{0,30})?$")
+    #: What one cell keeps at most for cells of other regions that are away, in bytes; None: 20 GB.
+    intake_bytes: int | None = Field(default=None, ge=0)
     #: How log lines are written: for people, or as JSON.
     log_format: Literal["plain", "json"] = "plain"
     #: Whether API processes write a line of JSON for every request to standard output.
@@ -178,7 +180,12 @@ class Settings(TaskSettings):
         return url.rstrip("/")
 
     @field_validator(
-        "submit_per_second", "requests_per_second", "idempotency_keys", "blob_bytes", mode="before"
+        "submit_per_second",
+        "requests_per_second",
+        "idempotency_keys",
+        "blob_bytes",
+        "intake_bytes",
+        mode="before",
     )
     @classmethod
     def _empty_is_unset(cls, value: Any) -> Any:

@@ -70,9 +70,10 @@ class CopiedCallers:
         self._clock = clock
         #: Until when the registry is not asked, because it did not answer.
         self._ask_at = 0.0
-        #: By key, with the time until which it is not read again.
-        self._known: dict[str, tuple[float, CopiedCaller | None]] = {}
-        self._reads: GroupCommit[str, CopiedCaller | None] = GroupCommit(
+        #: By the id of a key, with the time until which it is not read again: two tenants of
+        #: different cells may have keys with the same id.
+        self._known: dict[str, tuple[float, Sequence[CopiedCaller]]] = {}
+        self._reads: GroupCommit[str, Sequence[CopiedCaller]] = GroupCommit(
             self._read, name="copied keys"
         )
 
@@ -86,20 +87,22 @@ class CopiedCallers:
         sent = parse_authorization(authorization)
         if sent is None:
             raise Unauthenticated("Authorization must be: Bearer fair_…_…")
-        found = self._find(sent.id)
-        if found is None:
+        copied = self._find(sent.id)
+        if not copied:
             return None
-        caller = found.caller
-        if not same_digest(caller.digest, sent.digest):
+        fitting = (one for one in copied if same_digest(one.caller.digest, sent.digest))
+        found = next(fitting, None)
+        if found is None:
             raise Unauthenticated("This API key is not known.")
+        caller = found.caller
         if caller.revoked:
             raise Unauthenticated("This API key was revoked.")
         if caller.expires is not None and self._clock() >= caller.expires:
             raise Unauthenticated("This API key has expired.")
         return found
 
-    def _find(self, key: str) -> CopiedCaller | None:
-        until, known = self._known.get(key, (0.0, None))
+    def _find(self, key: str) -> Sequence[CopiedCaller]:
+        until, known = self._known.get(key, (0.0, ()))
         if self._clock() < until:
             return known
         if self._clock() >= self._ask_at:
@@ -108,16 +111,18 @@ class CopiedCallers:
             except StateStoreError as error:
                 logger.debug("the registry does not answer: %s", error)
                 self._ask_at = self._clock() + AWAY_SECONDS
-        if known is None:
+        if not known:
             raise StateStoreUnavailable("the registry is away too")
         return known
 
-    def _read(self, keys: Sequence[str]) -> list[CopiedCaller | None]:
+    def _read(self, keys: Sequence[str]) -> list[Sequence[CopiedCaller]]:
         asked_at = self._clock()
         rows: Sequence[Row[Any]] = fetch(self._registry, READ_KEYS, {"ids": sorted(set(keys))})
-        found = {row.key: CopiedCaller(caller_of(row, asked_at), row.cell) for row in rows}
+        found: dict[str, list[CopiedCaller]] = {key: [] for key in keys}
+        for row in rows:
+            found[row.key].append(CopiedCaller(caller_of(row, asked_at), row.cell))
         if len(self._known) >= MOST_KEYS:
             self._known.clear()
         until = self._clock() + KEEP_SECONDS
-        self._known.update({key: (until, found.get(key)) for key in keys})
-        return [found.get(key) for key in keys]
+        self._known.update({key: (until, copied) for key, copied in found.items()})
+        return [found[key] for key in keys]

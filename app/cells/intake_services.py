@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from models.blobs import BlobEntry
 
 
-#: What a host keeps for other cells at most, in bytes.
+#: What a host keeps for other cells at most, in bytes, unless a setting says otherwise.
 MOST_KEPT_BYTES = 20 * 10**9
 #: All of it, as one queue.
 ALL_TENANTS: TenantQueue = (0, "")
@@ -98,10 +98,17 @@ class IntakeGate(Gate):
     """The limits of what is taken in; all pools are one queue."""
 
     def __init__(
-        self, engine: Engine, timeout_seconds: float, homes: TenantHomes, **limits: Any
+        self,
+        engine: Engine,
+        timeout_seconds: float,
+        homes: TenantHomes,
+        most_bytes: int,
+        **limits: Any,
     ) -> None:
+        """``most_bytes``: what the host keeps for all tenants together."""
         super().__init__(engine, timeout_seconds, **limits)
         self._homes = homes
+        self._most_bytes = most_bytes
         # All rows of the tenant are counted, so not every second.
         self._depth = Depth(engine, timeout_seconds, self._read_jobs, fresh_seconds=HELD_SECONDS)
         self._blobs = Depth(
@@ -128,7 +135,7 @@ class IntakeGate(Gate):
                 error = self.too_large(tenant)
                 self.count(tenant, error, len(submissions))
                 raise error
-            if entered.reserve(self._blobs, ALL_TENANTS, size, MOST_KEPT_BYTES) < size:
+            if entered.reserve(self._blobs, ALL_TENANTS, size, self._most_bytes) < size:
                 raise CellUnavailable(NO_ROOM)
         except BaseException:
             self.settle(entered, joined=False)
@@ -156,7 +163,7 @@ class IntakeGate(Gate):
         waiting = self._read_waiting(engine, of_tenants)
         found = {queue: waiting[queue[0]][1] for queue in of_tenants}
         if ALL_TENANTS in queues:
-            found[ALL_TENANTS] = count_bytes(engine, MOST_KEPT_BYTES // 2)
+            found[ALL_TENANTS] = count_bytes(engine, self._most_bytes // 2)
         return found
 
     def _read_waiting(
@@ -208,9 +215,10 @@ class IntakeAdmission(Admission):
 def intake_services(host: Services, settings: Settings, homes: TenantHomes) -> Services:
     """The services of a host, for requests that are for another cell."""
     engine, seconds, blobs = host.engine, settings.admission_seconds, BodyBlobs()
+    most = MOST_KEPT_BYTES if settings.intake_bytes is None else settings.intake_bytes
     return replace(
         host,
-        gate=IntakeGate(engine, seconds, homes, **settings.submission_limits),
+        gate=IntakeGate(engine, seconds, homes, most, **settings.submission_limits),
         admission=IntakeAdmission(engine, seconds, homes, blobs),
         blobs=blobs,
         events=cast("Watch", NoWaiting()),

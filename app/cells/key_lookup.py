@@ -4,6 +4,10 @@ What is remembered only says where to send a request: the application of that ce
 A key that no cell has is remembered for a moment, so that a flood of them is a few statements per
 second; a cell that does not answer leaves it open, for as long a moment, and is not waited for once
 the key was found.
+
+Ids are random, and each cell makes its own: two tenants of different cells may have keys with the
+same id. So a key is looked for by its id and its digest. A session has only the id: all cells are
+asked, and one that stands for two keys is refused.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from models.store.errors import StateStoreError
 from models.store.group_commit import GroupCommit
 
 if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
     from flask import Flask
 
     from app.policy.placement import Placement
@@ -56,6 +61,14 @@ class FoundKey(NamedTuple):
     digest: bytes
 
 
+class AskedKey(NamedTuple):
+    """A key to look for."""
+
+    id: str
+    #: None: whichever has the id.
+    digest: bytes | None
+
+
 class KeyAnswers(NamedTuple):
     """What the cells know of a key."""
 
@@ -78,12 +91,18 @@ class KeyLookup:
         self._cells = cells
         self._seconds = seconds
         self._clock = clock
-        self._known: dict[str, FoundKey] = {}
+        self._known: dict[AskedKey, FoundKey] = {}
         #: Keys that do not exist, and until when that is assumed; oldest first.
-        self._unknown: dict[str, float] = {}
+        self._unknown: dict[AskedKey, float] = {}
         #: Keys that only a cell that does not answer may know.
-        self._unresolved: dict[str, float] = {}
-        self._questions: GroupCommit[str, KeyAnswers] = GroupCommit(self._ask, name="keys of cells")
+        self._unresolved: dict[AskedKey, float] = {}
+        self._questions: GroupCommit[AskedKey, KeyAnswers] = GroupCommit(
+            self._ask, name="keys of cells"
+        )
+        #: Apart: these wait for all cells.
+        self._id_questions: GroupCommit[AskedKey, KeyAnswers] = GroupCommit(
+            self._ask, name="keys of sessions"
+        )
 
     def find(self, authorization: str) -> FoundKey | None:
         """Whose key is in this header; None: no cell knows it.
@@ -93,8 +112,16 @@ class KeyLookup:
         sent = parse_authorization(authorization)
         if sent is None:
             return None
-        known = self._find_id(sent.id, sent.digest)
-        return known if known is not None and same_digest(known.digest, sent.digest) else None
+        return self._find(AskedKey(sent.id, sent.digest))
+
+    def has_left(self, app: Flask, environ: WSGIEnvironment) -> bool:
+        """Whether the key of a request, which was found before, is not in this cell."""
+        sent = parse_authorization(environ.get("HTTP_AUTHORIZATION", ""))
+        if sent is None or AskedKey(*sent) not in self._known:
+            return False
+        directory: Directory = app.extensions["fairline"].tenants.directory
+        [caller] = directory.look_up([sent.id])
+        return caller is None or not fits(AskedKey(*sent), caller)
 
     # What follows is for pages: see :class:`app.tenants.directory.Callers`.
 
@@ -105,26 +132,29 @@ class KeyLookup:
 
     def of_id(self, key: str) -> Caller:
         """The caller with the key of this id, for whom a session vouches."""
-        return self._directory_of(self._find_id(key)).of_id(key)
+        return self._directory_of(self._find(AskedKey(key, None))).of_id(key)
 
     def keyless(self, name: str) -> Caller | None:
         """A caller without a key that acts as the tenant of that name."""
         return self._directory_of(FoundKey("", name, b"")).keyless(name)
 
-    def _find_id(self, key: str, digest: bytes | None = None) -> FoundKey | None:
-        known = self._known.get(key)
-        if known is None and self._clock() >= self._unknown.get(key, -math.inf):
-            if self._clock() < self._unresolved.get(key, -math.inf):
+    def _find(self, asked: AskedKey) -> FoundKey | None:
+        known = self._known.get(asked)
+        if known is not None or self._clock() < self._unknown.get(asked, -math.inf):
+            return known
+        if self._clock() < self._unresolved.get(asked, -math.inf):
+            raise CellUnavailable
+        questions = self._id_questions if asked.digest is None else self._questions
+        answers = questions.submit(asked, self._seconds + 0.2)
+        if not answers.found:
+            if not answers.complete:
                 raise CellUnavailable
-            answers = self._questions.submit(key, self._seconds + 0.2)
-            # Ids are random: two cells may have given out the same.
-            fitting = [one for one in answers.found if digest in (None, one.digest)]
-            known = next(iter(fitting), None)
-            if known is not None:
-                self._known[key] = known
-            elif not answers.complete:
-                raise CellUnavailable
-        return known
+            return None
+        if len({one.digest for one in answers.found}) > 1:
+            raise Unauthenticated("Two API keys have this id. Send the key itself.")
+        if asked.digest is not None or answers.complete:
+            self._known[asked] = answers.found[0]
+        return answers.found[0]
 
     def _directory_of(self, known: FoundKey | None) -> Directory:
         """The directory of the cell that a key's tenant lives in."""
@@ -138,16 +168,17 @@ class KeyLookup:
         directory: Directory = app.extensions["fairline"].tenants.directory
         return directory
 
-    def _ask(self, keys: Sequence[str]) -> list[KeyAnswers]:
+    def _ask(self, keys: Sequence[AskedKey]) -> list[KeyAnswers]:
         """Ask all cells at once, until each key is found or all have answered."""
         asked = self._directories()
         answers: queue.SimpleQueue[tuple[str, list[Caller | None] | None]] = queue.SimpleQueue()
         for cell, directory in asked.items():
-            work = (cell, directory, keys, answers)
+            work = (cell, directory, [key.id for key in keys], answers)
             threading.Thread(target=look_up, args=work, name="find keys", daemon=True).start()
-        found: dict[str, list[FoundKey]] = {key: [] for key in keys}
+        found: dict[AskedKey, list[FoundKey]] = {key: [] for key in keys}
+        every = any(key.digest is None for key in keys)
         waiting, failed, deadline = set(asked), set[str](), self._clock() + self._seconds
-        while waiting and not all(found.values()):
+        while waiting and (every or not all(found.values())):
             try:
                 cell, callers = answers.get(timeout=max(0.0, deadline - self._clock()))
             except queue.Empty:
@@ -157,10 +188,10 @@ class KeyLookup:
                 failed.add(cell)
                 continue
             for key, caller in zip(keys, callers, strict=True):
-                if caller is not None:
+                if caller is not None and fits(key, caller):
                     tenant = None if caller.tenant is None else caller.tenant.name
                     found[key].append(FoundKey(cell, tenant, caller.digest))
-        if not all(found.values()):
+        if every or not all(found.values()):
             failed |= waiting
         for cell in failed - {""}:
             self._cells.suspect(cell)
@@ -177,13 +208,18 @@ class KeyLookup:
             apps[""] = self._cells.home
         return {name: app.extensions["fairline"].tenants.directory for name, app in apps.items()}
 
-    def _remember(self, kept: dict[str, float], keys: Sequence[str]) -> None:
+    def _remember(self, kept: dict[AskedKey, float], keys: Sequence[AskedKey]) -> None:
         until = self._clock() + UNKNOWN_SECONDS
         for key in keys:
             kept.pop(key, None)
             kept[key] = until
         while len(kept) > MOST_UNKNOWN:
             del kept[next(iter(kept))]
+
+
+def fits(asked: AskedKey, caller: Caller) -> bool:
+    """Whether this is the key that is looked for, and not another one with its id."""
+    return asked.digest is None or same_digest(caller.digest, asked.digest)
 
 
 def look_up(

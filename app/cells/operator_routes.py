@@ -85,7 +85,8 @@ def handler_of(router: ServedApps, environ: WSGIEnvironment) -> Handler | None:
 
 def tenants(asked: TenantRequest) -> WSGIApplication:
     """All tenants by name, each once."""
-    gathered, limit = asked.gather(), limit_of(asked, operator.PAGE)
+    gathered = asked.gather(changes=lambda _: {SUB_REQUEST: SubRequest(by_bytes=True)})
+    limit = limit_of(asked, operator.PAGE)
     pages = []
     for one in gathered.answers:
         entries = [(entry["name"], entry) for entry in one.document["tenants"]]

@@ -41,6 +41,7 @@ from app.cells.forwarding import (
 )
 from app.cells.health import CellHealth
 from app.cells.key_lookup import KeyLookup
+from app.cells.left_tenants import unless_moved
 from app.cells.registry_cache import RegistryCache
 from app.errors import CellUnavailable, NotFound, Unauthenticated
 from app.log_ids import CALLER, MOVED, PLACEMENT, SENT_AGAIN
@@ -252,19 +253,21 @@ class CellRouter:
         app = self.app_of(cell)
         if app is None or self.is_away(cell):
             return self._without(tenant, cell, environ, start_response)
-        if self.region is None:
-            return self._call(cell, app, environ, start_response)
-        response = self._begin(cell, app, environ)
-        if response.status == HTTPStatus.NOT_FOUND:
+        response = self._begin(cell, app, environ, tenant, placement)
+        if response.status == HTTPStatus.NOT_FOUND and self.region is not None:
             kept = self.region.find(environ, placement)
             if kept is not None:
                 response.close()
                 return kept(environ, start_response)
         return response(environ, start_response)
 
-    def _begin(self, cell: str, app: Flask, environ: WSGIEnvironment) -> BegunResponse:
+    def _begin(
+        self, cell: str, app: Flask, environ: WSGIEnvironment, tenant: str, placement: Placement
+    ) -> BegunResponse:
         """Call the application of a cell, without sending its response yet."""
         response = begin(app, environ)
+        if response.status == HTTPStatus.UNAUTHORIZED and self.keys.has_left(app, environ):
+            return unless_moved(self.cache, tenant, placement, environ, response)
         if response.status == HTTPStatus.SERVICE_UNAVAILABLE and MOVED not in environ:
             self.health.suspect(cell)
         return response
@@ -300,7 +303,7 @@ class CellRouter:
             if app is None or self.is_away(cell):
                 return self._without(tenant, cell, environ, start_response)
             environ[PLACEMENT] = placement.version
-            response = self._begin(cell, app, environ)
+            response = self._begin(cell, app, environ, tenant, placement)
             if not environ.pop(MOVED, False) or time.monotonic() >= deadline:
                 if isinstance(body, KeptInput):
                     body.forget()

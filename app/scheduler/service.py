@@ -241,7 +241,7 @@ class SchedulerService:
         reconciler = ShareReconciler(engine, leader, queues, estimates)
         autoscaler = Autoscaler(engine, leader, pools, scaling)
         looks = [
-            TimedRole(recurring, TICK_SECONDS),
+            TimedRole(self._after_check(recurring), TICK_SECONDS),
             TimedRole(replayer, REPLAY_SECONDS),
             TimedRole(Promoter(engine, leader, pools, settings.promote_per_second), 0.05),
             TimedRole(folder, FOLD_SECONDS),

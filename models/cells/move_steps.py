@@ -47,6 +47,7 @@ CREATED_SECONDS = 60.0
 #: clocks differ, and a request may have been on its way.
 OVERLAP = timedelta(seconds=60)
 
+FIND_SCHEDULE = "SELECT id FROM schedules WHERE tenant_id = %(tenant_id)s LIMIT 1"
 READ_CLOSED = """
     SELECT tenant_id FROM away_tenants
     WHERE tenant_id = %(tenant_id)s AND (away OR version > %(version)s)
@@ -222,14 +223,25 @@ class MoveRunner:
             with self._rows.within(cell) as connection:
                 set_share(connection, self._rows.tenant_id, self.move.share(cell))
                 note_arrival(connection, self._rows.tenant_id, self._placement.version)
-            # Schedules are in the first of them: the others give theirs before they are opened.
-            while cell != self.move.first and self._rows.move_rows(cell, ALL_SCHEDULES):
-                pass
+            if cell != self.move.first:
+                self._give_schedules(cell)
             self._set_away(cell, self._placement.version, away=False)
         for source in self.move.leaving:
             # From now on the marks of changes tell which is later.
             self._rows.copy_later_changes(source, self.move.admitting, CopiedTerms.CHANGED)
         return MoveStep.TRANSFER
+
+    def _give_schedules(self, cell: str) -> None:
+        """Schedules are in the first cell: the others give theirs before they are opened.
+
+        One that was promoted may come before the one that has them, which admits meanwhile.
+        """
+        asked = {"tenant_id": self._rows.tenant_id}
+        if fetch(self._rows.engine(cell), FIND_SCHEDULE, asked):
+            # After a crash they are in both, and must not tick in both.
+            self._set_away(cell, self._placement.version, away=True)
+            while self._rows.move_rows(cell, ALL_SCHEDULES):
+                pass
 
     def _transfer(self) -> MoveStep | None:
         if self.move.age_seconds < self._known_seconds / 2:

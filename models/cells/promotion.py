@@ -12,6 +12,7 @@ that is not used yet, and the next run goes on. Every step can be repeated.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -23,6 +24,7 @@ from models.cells.away import set_away
 from models.cells.copies import CopiedTenant, install_copy, read_copy
 from models.cells.databases import CellDatabases
 from models.cells.moved_rows import put_schedules
+from models.cells.moves import REQUEST
 from models.cells.placements import PlacementRow, change_placement, read_placement, read_placements
 from models.cells.tenant_rows import CannotMove, find_tenant, set_share
 from models.store.errors import StateStoreError
@@ -88,24 +90,35 @@ def promote_tenant(databases: CellDatabases, found: PlacementRow, lost: str, to:
     placement: PlacementRow | None = found
     while placement is not None and lost in placement.weights:
         weights = replaced(placement.weights, lost, to)
+        holder: str | None = None
         if weights.get(to, 0.0) > 0:
             copy = read_copy(registry, placement.tenant)
             install(databases.engine(to), copy, placement, weights, to)
             if copy is not None and copy.rows["schedules"]:
-                put_back_schedules(databases, copy, weights, to)
-        if flip(registry, placement, weights):
+                holder = put_back_schedules(databases, copy, weights, to)
+        if flip(registry, placement, weights, holder):
             divide(databases, placement, weights, without=to)
             return
         placement = read_placement(registry, placement.tenant)
 
 
-def flip(registry: Engine, placement: PlacementRow, weights: Mapping[str, float]) -> bool:
-    """Change the placement, and end the move that the tenant is on; False if it has changed."""
+def flip(
+    registry: Engine, placement: PlacementRow, weights: Mapping[str, float], holder: str | None
+) -> bool:
+    """Change the placement, and end the move that the tenant is on; False if it has changed.
+
+    Schedules belong to the first cell that admits. If another one has them (``holder``), or may
+    have them because a move was ended, a move to the same cells brings them there.
+    """
     tenant = placement.tenant
     with recording(registry) as connection:
         if not change_placement(connection, tenant, placement.version, weights):
             return False
-        connection.exec_driver_sql(END_MOVE, {"tenant": tenant})
+        ended = connection.exec_driver_sql(END_MOVE, {"tenant": tenant}).rowcount
+        cells = admitting(weights)
+        if len(cells) > 1 and (ended or holder not in (None, cells[0])):
+            wanted = {"tenant": tenant, "wanted": json.dumps(dict(weights))}
+            connection.exec_driver_sql(REQUEST, {**wanted, "version": placement.version + 1})
         before, after = {"cells": dict(placement.weights)}, {"cells": dict(weights)}
         record(connection, Act.TENANT_MOVE, tenant, tenant=tenant, before=before, after=after)
     return True
@@ -147,21 +160,33 @@ def install(
         set_away(connection, tenant_id, placement.version + 1, away=False)
 
 
+def admitting(weights: Mapping[str, float]) -> list[str]:
+    """The cells that new jobs go to; schedules are in the first one."""
+    return sorted(cell for cell, weight in weights.items() if weight > 0)
+
+
 def put_back_schedules(
     databases: CellDatabases, copy: CopiedTenant, weights: Mapping[str, float], to: str
-) -> None:
-    """Let the first cell that admits have the schedules of the copy, if the lost one had them."""
-    admitting = sorted(cell for cell, weight in weights.items() if weight > 0)
-    if copy.cell in admitting:
-        return  # they are where they were
-    for cell in (admitting[0], to):
-        try:
-            with transaction(databases.engine(cell)) as connection:
-                put_schedules(connection, copy.rows["schedules"], "")
-            return
-        except StateStoreError:
-            if cell == to:
-                raise
+) -> str:
+    """Let the first cell that admits have the schedules of the copy, if the lost one had them; the
+    cell that has them now."""
+    if copy.cell in admitting(weights):
+        return copy.cell  # they are where they were
+    first = admitting(weights)[0]
+    try:
+        put_copied(databases.engine(first), copy)
+    except StateStoreError:
+        if first == to:
+            raise
+        put_copied(databases.engine(to), copy)
+        return to
+    return first
+
+
+def put_copied(target: Engine, copy: CopiedTenant) -> None:
+    """Let a cell have the schedules of the copy."""
+    with transaction(target) as connection:
+        put_schedules(connection, copy.rows["schedules"], "")
 
 
 def divide(

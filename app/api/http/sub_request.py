@@ -24,6 +24,8 @@ class SubRequest:
     replay_id: str | None = None
     #: Whether entries come with their places, by which they are merged.
     with_places: bool = False
+    #: Whether names are sorted by their bytes, as they are merged: databases may sort differently.
+    by_bytes: bool = False
 
 
 #: A request to one cell.

@@ -67,7 +67,11 @@ def get_job_events(job_id: str) -> Response:
     errors=(TooManyStreams, TenantStreamsExceeded),
 )
 def get_tenant_events() -> Response:
-    """Ends of your jobs, circuits, quarantines and replays, from now or from a position."""
+    """Ends of your jobs, circuits, quarantines and replays, from now or from a position.
+
+    Those of the last hour may come twice when your tenant is moved to another cell, with the same
+    `id` and `at`.
+    """
     services, tenant_id = current_services(), current_tenant().id
     job_type = request.args.get("type")
     if job_type is not None and not 0 < len(job_type) <= MOST_TYPE_CHARACTERS:

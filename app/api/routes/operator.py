@@ -16,6 +16,7 @@ from app.api.http.body import parse_body
 from app.api.http.query import next_link, parse_cursor, parse_limit
 from app.api.http.reply import Reply, fields_of
 from app.api.http.state import read_state, write_state
+from app.api.http.sub_request import current_part
 from app.api.openapi.declared import LINK, LOCATION, Returns, for_operators, paging
 from app.api.routes.tenant import standing_document, terms_document
 from app.api.schemas import platform_answers
@@ -61,7 +62,7 @@ def get_tenants() -> Response:
     limit = parse_limit(PAGE, MOST)
     after = parse_cursor(lambda name: name if is_tenant_name(name) else None) or ""
     with read_state() as connection:
-        found = list_tenants(connection, limit + 1, after)
+        found = list_tenants(connection, limit + 1, after, by_bytes=current_part().by_bytes)
     tenants = [tenant_document(listed) for listed in found[:limit]]
     last = found[limit - 1].tenant.name if len(found) > limit else None
     return Reply({"tenants": tenants}, 200, next_link(limit, last))
