@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import Connection, Engine
@@ -44,6 +43,7 @@ from models.jobs.transfer import JobRows, JobTables, put_jobs
 from models.store.errors import StateStoreError, StateStoreUnavailable
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.encryption_keys import encrypting, new_key
+from tests.support.moved_tenant import LATER, add_rows_everywhere
 from tests.support.moving_cells import (
     DEAD,
     END_IDLE,
@@ -55,8 +55,6 @@ from tests.support.moving_cells import (
 )
 from tests.support.waiting import wait_for
 
-LATER = datetime.now(UTC) + timedelta(hours=1)
-
 
 @pytest.fixture
 def cells(moved_cells: MovingCells) -> Iterator[MovingCells]:
@@ -64,91 +62,8 @@ def cells(moved_cells: MovingCells) -> Iterator[MovingCells]:
     assert not moved_cells.miscounted()
 
 
-def furnish(cells: MovingCells) -> dict[str, str]:
-    """A job in every state, and a row in every table that a tenant has rows in."""
-    made = {
-        "running": cells.start(A, type="sleep").id,
-        "succeeded": cells.ended(A),
-        "dead": cells.ended(A, DEAD),
-        "retried": cells.ended(A, RETRY),
-        "queued": cells.admitted(A, "first"),
-        "scheduled": cells.admitted(A, execute_at=LATER),
-    }
-    source = cells.cells[A]
-    source.execute(
-        """INSERT INTO run_logs (job_id, place, lease, log, traceback)
-           VALUES (%s, 1, 1, '[{"message": "hello"}]', 'Traceback')""",
-        made["dead"],
-    )
-    source.execute(
-        "INSERT INTO checkpoints (job_id, lease, state) VALUES (%s, 1, '{\"at\": 7}')",
-        made["retried"],
-    )
-    source.execute(
-        """INSERT INTO applications (id, tenant_id, candidate, role, score, scored_at)
-           VALUES (%s, %s, 'Ada', 'general', 91.5, now())""",
-        made["succeeded"],
-        cells.tenant_id,
-    )
-    source.execute(
-        """INSERT INTO applications (id, tenant_id, candidate, role, score, scored_at)
-           VALUES (%s, %s, 'Retired', 'general', 77.25, now())""",
-        new_id(),
-        cells.tenant_id,
-    )
-    source.execute(
-        """INSERT INTO schedules (id, tenant_id, name, cron, timezone, overlap, catch_up, type,
-                                  payload, next_at, last_job_id)
-           VALUES (%s, %s, 'nightly', '0 3 * * *', 'UTC', 'allow', 'none', 'echo', '{}',
-                   now() + interval '1 day', %s)""",
-        new_id(),
-        cells.tenant_id,
-        made["running"],
-    )
-    source.execute(
-        """INSERT INTO replays (id, tenant_id, digest, before, position)
-           VALUES (%s, %s, 'digest', now() - interval '1 day', %s)""",
-        new_id(),
-        cells.tenant_id,
-        "00000000-0000-0000-0000-000000000000",
-    )
-    source.execute(
-        "INSERT INTO erasures (id, tenant_id, erased_at, due_at) VALUES (%s, %s, now(), NULL)",
-        new_id(),
-        cells.tenant_id,
-    )
-    source.execute(
-        "INSERT INTO events (tenant_id, kind, at) VALUES (%s, 'circuit_open', now()),"
-        " (%s, 'circuit_closed', now() - interval '2 days')",
-        cells.tenant_id,
-        cells.tenant_id,
-    )
-    source.execute(
-        "INSERT INTO refusals (tenant_id, day, code, refused) VALUES (%s, current_date, 'X', 5)",
-        cells.tenant_id,
-    )
-    source.execute(
-        """INSERT INTO tallies (kind, bucket, name, total, amount)
-           VALUES ('submission', date_trunc('hour', now()), %s, 11, 0)""",
-        str(cells.tenant_id),
-    )
-    source.execute(
-        "INSERT INTO tenant_limits (tenant_id, pool, in_flight) VALUES (%s, 'medium', 9)",
-        cells.tenant_id,
-    )
-    source.execute(
-        """INSERT INTO verdicts (kind, tenant_id, pool) VALUES ('throttle', %s, 'short');
-           INSERT INTO rate_buckets (tenant_id) VALUES (%s);
-           INSERT INTO blob_counts (tenant_id, bytes, counted_at) VALUES (%s, 1, now());
-           INSERT INTO shares (tenant_id, pool, pass, counted_day, counted_seconds, weight)
-           VALUES (%s, 'medium', 1, current_date, 1, 1)""",
-        *([cells.tenant_id] * 4),
-    )
-    return made
-
-
 def test_a_tenant_moves_with_everything_it_has(cells: MovingCells) -> None:
-    made = furnish(cells)
+    made = add_rows_everywhere(cells)
     before = {str(row.id): row for row in cells.cells[A].query("SELECT * FROM jobs")}
     used, counts, all_counts = cells.usage(), cells.counts(), cells.counts(0)
     cells.request(b=1)
@@ -176,7 +91,7 @@ def test_a_tenant_moves_with_everything_it_has(cells: MovingCells) -> None:
 
 
 def test_other_rows_go_along_once(cells: MovingCells) -> None:
-    furnish(cells)
+    add_rows_everywhere(cells)
     cells.cells[A].execute("DELETE FROM jobs WHERE status = 'running'")
     tables = {
         **dict.fromkeys(("applications", "attempts", "run_logs", "checkpoints"), "true"),
