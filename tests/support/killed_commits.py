@@ -30,10 +30,10 @@ MOST_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class KillPoint:
-    """A commit, counted from 1, and which side of it; 0: none."""
+    """A commit, counted from 1, and which side of it."""
 
     commit: int
-    after: bool = False
+    after: bool
 
 
 class CommitCounter:
@@ -69,7 +69,7 @@ class CommitCounter:
 
     def _before(self) -> None:
         self.commits += 1
-        if self._point == KillPoint(self.commits):
+        if self._point == KillPoint(self.commits, after=False):
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _after(self) -> None:
@@ -97,20 +97,8 @@ def run_moves(registry_url: str, point: KillPoint, commits: Any) -> None:
     commits.value = counter.commits
 
 
-def run_killed(registry_url: str, point: KillPoint) -> bool:
-    """Run a process until it dies at this point; whether it did, or came to the end without it."""
-    killed, _ = _run(registry_url, point)
-    return killed
-
-
-def count_commits(registry_url: str) -> int:
-    """Run all moves to their end; the number of commits that this takes."""
-    killed, commits = _run(registry_url, KillPoint(0))
-    assert not killed
-    return commits
-
-
-def _run(registry_url: str, point: KillPoint) -> tuple[bool, int]:
+def run_killed(registry_url: str, point: KillPoint) -> int | None:
+    """Run moves in a process; None if it died at the point, or all commits that it made without."""
     commits = PROCESSES.Value("i", 0)
     process = PROCESSES.Process(target=run_moves, args=(registry_url, point, commits))
     process.start()
@@ -120,4 +108,4 @@ def _run(registry_url: str, point: KillPoint) -> tuple[bool, int]:
         process.join()
         raise AssertionError(f"{point}: the process hangs")
     assert process.exitcode in (0, -signal.SIGKILL), f"{point}: it ended with {process.exitcode}"
-    return process.exitcode != 0, int(commits.value)
+    return int(commits.value) if process.exitcode == 0 else None
