@@ -19,6 +19,11 @@ from tests.support.region_front import JOB, RegionFront, suspended
 LARGE = {**JOB, "payload": {"text": os.urandom(200_000).hex()}}
 
 
+@pytest.fixture
+def cells(region_cells: TestCells) -> TestCells:
+    return region_cells
+
+
 def copy(cells: TestCells) -> None:
     """As the scheduler of the cell does every few seconds."""
     ids = [int(str(row[0])) for row in cells.home.rows("SELECT id FROM tenants")]
