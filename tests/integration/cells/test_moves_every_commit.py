@@ -19,7 +19,7 @@ from models.jobs.claim import JobRef
 from models.jobs.submission import TenantAway
 from tests.support.killed_commits import KillPoint, run_killed
 from tests.support.moved_tenant import add_rows_everywhere
-from tests.support.moving_cells import DONE, A, B, C, MovingCells
+from tests.support.moving_cells import DONE, A, B, MovingCells
 
 pytestmark = pytest.mark.long
 
@@ -104,10 +104,6 @@ def to_another_cell(cells: MovingCells) -> None:
     cells.request(b=1)
 
 
-def to_two_cells(cells: MovingCells) -> None:
-    cells.request(b=1, c=1)
-
-
 def to_one_more_cell(cells: MovingCells) -> None:
     cells.request(a=1, b=1)
 
@@ -132,7 +128,6 @@ class Journey:
 FORWARD = frozenset(MoveStep) - {MoveStep.UNDO}
 JOURNEYS = (
     Journey(to_another_cell, {B: 1.0}, FORWARD),
-    Journey(to_two_cells, {B: 1.0, C: 1.0}, FORWARD),
     Journey(to_one_more_cell, {A: 1.0, B: 1.0}, FORWARD),
     Journey(taken_back, {A: 1.0}, frozenset({MoveStep.UNDO})),
 )
