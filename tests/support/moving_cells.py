@@ -196,6 +196,7 @@ class MovingCells:
 
     def start(self, cell: str, **fields: Any) -> JobRef:
         """A job that runs in a cell."""
+        self.cells[cell].leader.run_once(0.0)  # what was before may have taken longer than a lease
         return self.cells[cell].start(tenant_id=self.tenant_id, **fields).ref
 
     def ended(self, cell: str, ending: Ending = DONE, **fields: Any) -> str:

@@ -274,7 +274,7 @@ ROUTES: dict[tuple[str, str], Callable[[World], None]] = {
     **schedule_ways("/console/schedules"),
     **schedule_ways("/tenant/schedules"),
 }
-#: With a provider, in ``tests/integration/console/test_oidc.py``.
+#: With a provider, in ``tests/integration/console/oidc/test_sign_in.py``.
 ROUTES_ELSEWHERE = {("GET", "/console/oidc/callback")}
 #: What is everyday use of a tenant, or changes nothing that is stored.
 NO_ACTS = {

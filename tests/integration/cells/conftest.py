@@ -1,16 +1,19 @@
-"""Three cells with a database each."""
+"""Cells with a database each: three of one region, or one in each of two regions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import Running
 from tests.integration.conftest import fresh_database
+from tests.support.cell_databases import TestCells, two_cells
 from tests.support.moving_cells import MovingCells, moving_cells
+from tests.support.region_front import RegionFront, routing
 from tests.support.several_cells import NAMES, SeveralCells, several_cells
 
 
@@ -44,3 +47,33 @@ def moved_cells(movable: MovingCells) -> MovingCells:
     """Cells with nothing in them but the tenant ``acme``, in the first one."""
     movable.forget()
     return movable
+
+
+@pytest.fixture
+def counted_cells(moved_cells: MovingCells) -> Iterator[MovingCells]:
+    """The same; all live jobs are counted right when the test has ended."""
+    yield moved_cells
+    assert not moved_cells.miscounted()
+
+
+@pytest.fixture(scope="module")
+def regions(postgres: Running[EmbeddedPostgres]) -> Iterator[TestCells]:
+    """Shared by the tests of a module."""
+    with two_cells(postgres) as made:
+        yield made
+
+
+@pytest.fixture
+def region_cells(regions: TestCells) -> TestCells:
+    """Two cells and a registry with nothing in them."""
+    return regions.empty()
+
+
+@pytest.fixture
+def front(region_cells: TestCells, tmp_path: Path) -> Iterator[RegionFront]:
+    """A process that knows the tenant: it has called before."""
+    _, key = region_cells.tenant()
+    with routing(region_cells, tmp_path) as router:
+        known = RegionFront(region_cells, router, key)
+        assert known.call("GET", "/jobs").status_code == 200
+        yield known

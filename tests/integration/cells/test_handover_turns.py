@@ -3,42 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from app.policy.placement import Placement
 from app.scheduler.maintenance import intake_handover
-from app.stack.postgres import EmbeddedPostgres
-from app.stack.services import Running
 from models.cells import intake_jobs
 from models.cells.intake_jobs import cancel_kept, find_kept, keep_group, next_waiting
 from models.jobs.hand_over import IntakeRequest, hand_over
-from tests.integration.cells.test_regions_handover import (
-    begin,
-    handover,
-    kept,
-    request,
-    spread,
-    statuses,
-)
-from tests.support.cell_databases import TestCells, two_cells
+from tests.support.cell_databases import TestCells
 from tests.support.encryption_keys import encrypting, new_key
+from tests.support.intake_requests import begin, handover, kept, request, spread, statuses
 
 BOTH = {"cell-eu": 1.0, "cell-us": 1.0}
 
 
-@pytest.fixture(scope="module")
-def made_cells(postgres: Running[EmbeddedPostgres]) -> Iterator[TestCells]:
-    with two_cells(postgres) as made:
-        yield made
-
-
 @pytest.fixture
-def cells(made_cells: TestCells) -> TestCells:
-    """Two cells and a registry with nothing in them."""
-    return made_cells.empty()
+def cells(region_cells: TestCells) -> TestCells:
+    return region_cells
 
 
 def request_for(cell: str, tenant_id: int, *, keyed: bool = False) -> IntakeRequest:

@@ -6,149 +6,30 @@ Every step is made twice, each time by a runner that takes the move over and is 
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import Connection, Engine
 
-from app.scheduler.maintenance.eraser import Eraser
-from app.scheduler.maintenance.mover import Mover
-from app.scheduler.maintenance.tenant_remover import TenantRemover
-from app.tenants.suspension import delete_tenant, suspend_tenant
-from models.blobs import open_blobs
-from models.cells import row_mover
-from models.cells.away import SET_AWAY
 from models.cells.fences import StaleRunner
-from models.cells.moves import (
-    MoveLost,
-    MoveRefused,
-    MoveStep,
-    cancel_move,
-    read_move,
-    request_move,
-)
-from models.cells.tenant_rows import CannotMove
+from models.cells.moves import MoveLost, MoveStep
 from models.encryption.key_ring import ContentKind, Place
 from models.encryption.values import decrypt_value
 from models.jobs.admit import admit_group
-from models.jobs.cancel import cancel
 from models.jobs.claim import JobRef
-from models.jobs.discard import discard_dead
-from models.jobs.erase import request_erasure
 from models.jobs.ids import new_id
-from models.jobs.replay import replay_dead
 from models.jobs.submission import Submission, SubmissionGroup, TenantAway
-from models.jobs.transfer import JobRows, JobTables, put_jobs
-from models.store.errors import StateStoreError, StateStoreUnavailable
-from tests.support.database_fixture import DatabaseFixture
 from tests.support.encryption_keys import encrypting, new_key
-from tests.support.moving_cells import (
-    DEAD,
-    END_IDLE,
-    RETRY,
-    A,
-    B,
-    C,
-    MovingCells,
-)
+from tests.support.moved_tenant import add_rows_everywhere
+from tests.support.moving_cells import DEAD, RETRY, A, B, C, MovingCells
 from tests.support.waiting import wait_for
-
-LATER = datetime.now(UTC) + timedelta(hours=1)
 
 
 @pytest.fixture
-def cells(moved_cells: MovingCells) -> Iterator[MovingCells]:
-    yield moved_cells
-    assert not moved_cells.miscounted()
-
-
-def furnish(cells: MovingCells) -> dict[str, str]:
-    """A job in every state, and a row in every table that a tenant has rows in."""
-    made = {
-        "running": cells.start(A, type="sleep").id,
-        "succeeded": cells.ended(A),
-        "dead": cells.ended(A, DEAD),
-        "retried": cells.ended(A, RETRY),
-        "queued": cells.admitted(A, "first"),
-        "scheduled": cells.admitted(A, execute_at=LATER),
-    }
-    source = cells.cells[A]
-    source.execute(
-        """INSERT INTO run_logs (job_id, place, lease, log, traceback)
-           VALUES (%s, 1, 1, '[{"message": "hello"}]', 'Traceback')""",
-        made["dead"],
-    )
-    source.execute(
-        "INSERT INTO checkpoints (job_id, lease, state) VALUES (%s, 1, '{\"at\": 7}')",
-        made["retried"],
-    )
-    source.execute(
-        """INSERT INTO applications (id, tenant_id, candidate, role, score, scored_at)
-           VALUES (%s, %s, 'Ada', 'general', 91.5, now())""",
-        made["succeeded"],
-        cells.tenant_id,
-    )
-    source.execute(
-        """INSERT INTO applications (id, tenant_id, candidate, role, score, scored_at)
-           VALUES (%s, %s, 'Retired', 'general', 77.25, now())""",
-        new_id(),
-        cells.tenant_id,
-    )
-    source.execute(
-        """INSERT INTO schedules (id, tenant_id, name, cron, timezone, overlap, catch_up, type,
-                                  payload, next_at, last_job_id)
-           VALUES (%s, %s, 'nightly', '0 3 * * *', 'UTC', 'allow', 'none', 'echo', '{}',
-                   now() + interval '1 day', %s)""",
-        new_id(),
-        cells.tenant_id,
-        made["running"],
-    )
-    source.execute(
-        """INSERT INTO replays (id, tenant_id, digest, before, position)
-           VALUES (%s, %s, 'digest', now() - interval '1 day', %s)""",
-        new_id(),
-        cells.tenant_id,
-        "00000000-0000-0000-0000-000000000000",
-    )
-    source.execute(
-        "INSERT INTO erasures (id, tenant_id, erased_at, due_at) VALUES (%s, %s, now(), NULL)",
-        new_id(),
-        cells.tenant_id,
-    )
-    source.execute(
-        "INSERT INTO events (tenant_id, kind, at) VALUES (%s, 'circuit_open', now()),"
-        " (%s, 'circuit_closed', now() - interval '2 days')",
-        cells.tenant_id,
-        cells.tenant_id,
-    )
-    source.execute(
-        "INSERT INTO refusals (tenant_id, day, code, refused) VALUES (%s, current_date, 'X', 5)",
-        cells.tenant_id,
-    )
-    source.execute(
-        """INSERT INTO tallies (kind, bucket, name, total, amount)
-           VALUES ('submission', date_trunc('hour', now()), %s, 11, 0)""",
-        str(cells.tenant_id),
-    )
-    source.execute(
-        "INSERT INTO tenant_limits (tenant_id, pool, in_flight) VALUES (%s, 'medium', 9)",
-        cells.tenant_id,
-    )
-    source.execute(
-        """INSERT INTO verdicts (kind, tenant_id, pool) VALUES ('throttle', %s, 'short');
-           INSERT INTO rate_buckets (tenant_id) VALUES (%s);
-           INSERT INTO blob_counts (tenant_id, bytes, counted_at) VALUES (%s, 1, now());
-           INSERT INTO shares (tenant_id, pool, pass, counted_day, counted_seconds, weight)
-           VALUES (%s, 'medium', 1, current_date, 1, 1)""",
-        *([cells.tenant_id] * 4),
-    )
-    return made
+def cells(counted_cells: MovingCells) -> MovingCells:
+    return counted_cells
 
 
 def test_a_tenant_moves_with_everything_it_has(cells: MovingCells) -> None:
-    made = furnish(cells)
+    made = add_rows_everywhere(cells)
     before = {str(row.id): row for row in cells.cells[A].query("SELECT * FROM jobs")}
     used, counts, all_counts = cells.usage(), cells.counts(), cells.counts(0)
     cells.request(b=1)
@@ -176,7 +57,7 @@ def test_a_tenant_moves_with_everything_it_has(cells: MovingCells) -> None:
 
 
 def test_other_rows_go_along_once(cells: MovingCells) -> None:
-    furnish(cells)
+    add_rows_everywhere(cells)
     cells.cells[A].execute("DELETE FROM jobs WHERE status = 'running'")
     tables = {
         **dict.fromkeys(("applications", "attempts", "run_logs", "checkpoints"), "true"),
@@ -327,89 +208,6 @@ def test_a_runner_that_was_replaced_writes_nothing(cells: MovingCells) -> None:
     assert not isinstance(cells.submit(B), TenantAway), "a late runner has closed the cell"
 
 
-def crash_between_commits(cells: MovingCells, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a runner die when the other cell has the jobs, before the source has deleted them."""
-
-    def put_and_die(connection: Connection, rows: JobRows, tables: JobTables) -> None:
-        put_jobs(connection, rows, tables)
-        cells.cells[A].query(END_IDLE)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(row_mover, "put_jobs", put_and_die)
-        with pytest.raises(StateStoreError):
-            cells.turn()
-
-
-def in_both(cells: MovingCells, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All jobs are in both cells."""
-    cells.request(b=1)
-    cells.run_to(MoveStep.TRANSFER)
-    crash_between_commits(cells, monkeypatch)
-    assert {tuple(sorted(cell for cell, _ in where)) for where in cells.jobs().values()} == {(A, B)}
-
-
-def test_a_job_in_both_cells_is_dispatched_in_one(
-    cells: MovingCells, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job_id = cells.admitted(A)
-    in_both(cells, monkeypatch)
-    assert cells.cells[A].dispatch() == []
-    [dispatch] = cells.cells[B].dispatch()
-    [claim] = cells.cells[B].claim(JobRef(dispatch.id, dispatch.lease))
-    cells.finish()
-    assert cells.cell_of(job_id) == B
-    assert cells.cells[B].job(job_id).status == "running"
-    assert cells.cells[B].settle(claim.ref, DEAD)
-
-
-def test_what_is_changed_in_the_cell_that_is_left_is_not_forgotten(
-    cells: MovingCells, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    replayed, discarded = cells.ended(A, DEAD), cells.ended(A, DEAD)
-    cancelled = cells.admitted(A, execute_at=LATER)
-    in_both(cells, monkeypatch)
-    source = cells.cells[A].engine
-    assert cancel(source, cells.tenant_id, cancelled) is not None
-    assert replay_dead(source, cells.tenant_id, [replayed]) == [replayed]
-    assert discard_dead(source, cells.tenant_id, [discarded]) == [discarded]
-    cells.finish()
-    states = {job_id: status for job_id, [(_, status)] in cells.jobs().items()}
-    assert states == {cancelled: "cancelled", replayed: "queued", discarded: "cancelled"}
-
-
-def test_what_was_erased_does_not_come_back(
-    cells: MovingCells, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    erased = cells.cells[A].submit_application(tenant_id=cells.tenant_id)
-    kept = cells.cells[A].submit_application(tenant_id=cells.tenant_id)
-    in_both(cells, monkeypatch)
-    state = request_erasure(cells.cells[B].engine, cells.tenant_id, erased)
-    assert state is not None
-    cells.finish()
-    assert set(cells.jobs()) == {kept}
-    assert [row.id for row in cells.cells[B].query("SELECT id::text FROM applications")] == [kept]
-
-
-def test_an_erasure_finds_what_had_left(cells: MovingCells) -> None:
-    """Requested in the cell that the job has left: the other one carries it out."""
-    job_id = cells.cells[A].submit_application(tenant_id=cells.tenant_id)
-    copy_id = cells.cells[A].submit_application(tenant_id=cells.tenant_id, resubmitted_from=job_id)
-    cells.request(b=1)
-    cells.run_to(MoveStep.TRANSFER)
-    cells.cells[A].execute(
-        "INSERT INTO erasures (id, tenant_id, erased_at, due_at) VALUES (%s, %s, now(), NULL)",
-        job_id,
-        cells.tenant_id,
-    )
-    cells.finish()
-    target: DatabaseFixture = cells.cells[B]
-    eraser = Eraser(target.engine, target.leader, open_blobs("/nonexistent"))
-    for now in range(3):
-        eraser.run_once(float(now))
-    assert job_id not in cells.jobs()
-    assert copy_id not in cells.jobs(), "what was made of it is left"
-
-
 def test_a_tenant_is_spread_and_gathered(cells: MovingCells) -> None:
     cells.ended(A)
     jobs = [cells.admitted(A, f"key {number}") for number in range(20)]
@@ -451,109 +249,6 @@ def test_a_tenant_is_spread_and_gathered(cells: MovingCells) -> None:
     assert (cells.left_in(B), cells.left_in(C)) == ({}, {})
 
 
-def test_a_move_is_taken_back(cells: MovingCells) -> None:
-    job_id = cells.admitted(A, "kept")
-    cells.request(b=1)
-    cells.run_to(MoveStep.FLIP)
-    assert isinstance(cells.submit(A), TenantAway)
-    cancel_move(cells.registry, "acme")
-    cells.finish()
-    assert cells.placement.weights == {A: 1.0}
-    assert cells.admitted(A, "kept") == job_id
-    assert [one.id for one in cells.cells[A].dispatch()] == [job_id]
-    assert cells.left_in(B) == {}
-    with pytest.raises(MoveRefused, match="not being moved"):
-        cancel_move(cells.registry, "acme")
-
-
-def test_a_move_is_taken_back_when_the_other_cell_is_away(
-    cells: MovingCells, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The tenant is not refused any longer, although nobody can tidy up there."""
-    cells.request(b=1)
-    cells.run_to(MoveStep.KEYS)
-    engine = cells.databases.engine
-
-    def away(cell: str) -> Engine:
-        if cell == B:
-            raise StateStoreUnavailable("away")
-        return engine(cell)
-
-    mover = Mover(cells.databases, "mover")
-    with monkeypatch.context() as patch:
-        patch.setattr(cells.databases, "engine", away)
-        cells.execute("UPDATE moves SET lease_expires_at = to_timestamp(0)")
-        mover.run_once(time.monotonic())
-        assert (cells.step, cells.error) == (MoveStep.KEYS, "away")
-        cells.execute("UPDATE moves SET changed_at = now() - interval '1 minute'")
-        for later in (10, 20):
-            mover.run_once(time.monotonic() + later)
-        assert cells.step is MoveStep.UNDO
-        assert not isinstance(cells.submit(A, "again"), TenantAway)
-    cells.finish()
-    assert cells.left_in(B) == {}
-
-
-def test_a_move_is_not_taken_back_once_new_jobs_go_there(cells: MovingCells) -> None:
-    cells.request(b=1)
-    cells.run_to(MoveStep.OPEN)
-    with pytest.raises(MoveRefused, match="already"):
-        cancel_move(cells.registry, "acme")
-    cells.finish()
-
-
-def test_a_suspended_tenant_moves_and_stays_suspended(cells: MovingCells) -> None:
-    cells.admitted(A)
-    cells.request(b=1)
-    cells.run_to(MoveStep.KEYS)
-    suspend_tenant(cells.cells[A].engine, "acme")
-    cells.finish()
-    [row] = cells.cells[B].query("SELECT suspended_at FROM tenants WHERE name = 'acme'")
-    assert row.suspended_at is not None
-
-
-def test_what_an_operator_changes_while_the_placement_changes_is_kept(cells: MovingCells) -> None:
-    cells.request(b=1)
-    cells.run_to(MoveStep.OPEN)
-    cells.cells[A].execute(
-        "UPDATE tenants SET weight = 7, changed_at = clock_timestamp() WHERE name = 'acme'"
-    )
-    cells.finish()
-    assert cells.cells[B].query("SELECT weight FROM tenants WHERE name = 'acme'")[0].weight == 7
-
-
-def test_a_tenant_that_is_deleted_before_the_flip_is_not_moved(cells: MovingCells) -> None:
-    cells.request(b=1)
-    cells.run_to(MoveStep.KEYS)
-    delete_tenant(cells.cells[A].engine, "acme")
-    cells.finish()
-    assert cells.placement.weights == {A: 1.0}
-    assert cells.left_in(B) == {}
-
-
-def test_a_tenant_that_is_deleted_after_the_flip_is_removed_everywhere(cells: MovingCells) -> None:
-    for _ in range(3):
-        cells.admitted(A)
-    cells.request(b=1)
-    cells.run_to(MoveStep.TRANSFER)
-    cells.admitted(B)
-    delete_tenant(cells.cells[A].engine, "acme")
-    assert not cells.turn()
-    removers = [
-        TenantRemover(cell.engine, cell.leader, open_blobs("/nonexistent"))
-        for cell in cells.cells.values()
-    ]
-    for cell in cells.cells.values():
-        cell.execute("UPDATE tenants SET deleted_at = deleted_at - interval '1 hour'")
-    for now in range(6):
-        for remover in removers:
-            remover.run_once(float(now))
-    cells.finish()
-    assert cells.jobs() == {}
-    assert not [cell for cell in cells.cells if cells.left_in(cell)]
-    assert not cells.cells[A].query("SELECT FROM tenants WHERE name = 'acme'")
-
-
 def test_what_is_encrypted_is_readable_after_a_move(cells: MovingCells) -> None:
     with encrypting(new_key("k1")):
         job_id = cells.admitted(A, payload='{"secret": "squirrel"}')
@@ -562,44 +257,3 @@ def test_what_is_encrypted_is_readable_after_a_move(cells: MovingCells) -> None:
         assert "squirrel" not in str(row.payload)
         place = Place(cells.tenant_id, job_id, ContentKind.PAYLOAD)
         assert decrypt_value(row.payload, place) == {"secret": "squirrel"}
-
-
-def test_a_move_waits_for_cells_of_the_same_schema(cells: MovingCells) -> None:
-    cells.cells[B].execute("UPDATE alembic_version SET version_num = '0000'")
-    cells.request(b=1)
-    try:
-        with pytest.raises(CannotMove, match="migrate all cells"):
-            cells.turn()
-    finally:
-        cells.cells[B].execute(
-            "UPDATE alembic_version SET version_num = %s",
-            cells.cells[A].query("SELECT version_num FROM alembic_version")[0].version_num,
-        )
-    assert cells.left_in(B) == {}
-
-
-def test_a_cell_with_a_later_placement_is_not_closed(cells: MovingCells) -> None:
-    cells.cells[A].query(
-        SET_AWAY.replace("%(tenant_id)s", str(cells.tenant_id))
-        .replace("%(away)s", "false")
-        .replace("%(version)s", str(cells.placement.version + 1000))
-    )
-    cells.request(b=1)
-    cells.turn()
-    with pytest.raises(CannotMove, match="later placement"):
-        cells.turn()
-
-
-def test_what_cannot_be_moved_is_refused(cells: MovingCells) -> None:
-    registry = cells.registry
-    with pytest.raises(MoveRefused, match="no tenant 'nobody'"):
-        request_move(registry, "nobody", {B: 1.0})
-    with pytest.raises(MoveRefused, match="no cell 'cell-z'"):
-        request_move(registry, "acme", {"cell-z": 1.0})
-    with pytest.raises(MoveRefused, match="there already"):
-        request_move(registry, "acme", {A: 1.0})
-    cells.request(b=1)
-    with pytest.raises(MoveRefused, match="is being moved"):
-        request_move(registry, "acme", {C: 1.0})
-    cells.finish()
-    assert read_move(registry, "acme") is None

@@ -12,19 +12,16 @@ from app.cells import intake_services
 from app.cells.copied_callers import READ_KEYS, CopiedCallers
 from models.cells.copies import copy_tenants
 from models.store.errors import StateStoreError
-from tests.integration.cells.test_regions import (
-    JOB,
-    RegionFront,
-    cells,
-    front,
-    made_cells,
-    suspended,
-)
 from tests.support.cell_databases import TestCells
+from tests.support.region_front import JOB, RegionFront, suspended
 
-__all__ = ["cells", "front", "made_cells"]
 #: Not compressible: what counts is what is on the disk.
 LARGE = {**JOB, "payload": {"text": os.urandom(200_000).hex()}}
+
+
+@pytest.fixture
+def cells(region_cells: TestCells) -> TestCells:
+    return region_cells
 
 
 def copy(cells: TestCells) -> None:

@@ -5,18 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from app.scheduler.maintenance.intake_handover import IntakeHandover
 from app.scheduler.maintenance.mover import Mover
 from app.scheduler.maintenance.placement_check import PlacementCheck, TenantCopier
-from app.stack.postgres import EmbeddedPostgres
 from app.stack.programs import flask
-from app.stack.services import Running
-from models.blobs import open_blobs
 from models.cells.away import read_away
 from models.cells.intake_jobs import keep_group
 from models.cells.moves import cancel_move, read_move, request_move
@@ -28,7 +23,8 @@ from models.jobs.ids import new_id
 from models.jobs.submission import Submission, SubmissionGroup
 from models.store.session import transaction
 from tests import ROOT
-from tests.support.cell_databases import TestCell, TestCells, two_cells
+from tests.support.cell_databases import TestCells
+from tests.support.intake_requests import handover, statuses
 from tests.support.waiting import wait_for
 
 NIGHTLY = """
@@ -37,16 +33,9 @@ NIGHTLY = """
 """
 
 
-@pytest.fixture(scope="module")
-def made_cells(postgres: Running[EmbeddedPostgres]) -> Iterator[TestCells]:
-    with two_cells(postgres) as made:
-        yield made
-
-
 @pytest.fixture
-def cells(made_cells: TestCells) -> TestCells:
-    """Two cells and a registry with nothing in them."""
-    return made_cells.empty()
+def cells(region_cells: TestCells) -> TestCells:
+    return region_cells
 
 
 def copy_all(cells: TestCells) -> None:
@@ -73,11 +62,6 @@ def command(cells: TestCells, *words: str) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
     )
-
-
-def jobs(cell: TestCell) -> dict[str, str]:
-    rows = cell.rows("SELECT id::text, status::text FROM jobs")
-    return {str(job_id): str(status) for job_id, status in rows}
 
 
 def weights(cells: TestCells, tenant: str = "acme") -> dict[str, float]:
@@ -193,16 +177,8 @@ def test_requests_that_were_taken_in_become_jobs_of_the_promoted_cell(
     request = IntakeRequest("acme", "cell-eu", (submission(tenant_id),))
     keep_group(cells.host.engine, [request])
     promote(cells.databases, "cell-eu", "cell-us")
-    role = IntakeHandover(
-        cells.host.engine,
-        cells.host.leader,
-        cells.databases,
-        open_blobs(str(tmp_path)),
-        host="cell-us",
-        keep_seconds=86_400.0,
-    )
-    assert role.run_once(time.monotonic()) == 1
-    assert jobs(cells.host) == {request.id: "queued"}
+    assert handover(cells, tmp_path).run_once(time.monotonic()) == 1
+    assert statuses(cells.host) == {request.id: "queued"}
 
 
 @pytest.mark.timeout(120)
@@ -226,8 +202,8 @@ def test_the_lost_cell_comes_back_and_its_jobs_follow_their_tenant(cells: TestCe
         return read_move(cells.registry, "acme") is None
 
     wait_for(moved, 60.0)
-    assert jobs(cells.host) == {old.id: "queued", new.id: "queued"}
-    assert jobs(cells.home) == {}
+    assert statuses(cells.host) == {old.id: "queued", new.id: "queued"}
+    assert statuses(cells.home) == {}
     assert cells.home.rows("SELECT name FROM tenants") == []
     assert weights(cells) == {"cell-us": 1.0}
 
