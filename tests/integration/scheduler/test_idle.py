@@ -38,6 +38,7 @@ def database(api_database: DatabaseFixture) -> DatabaseFixture:
     database = emptied(api_database)
     database.leader.resign()
     announce(database.engine, Presence("w1", "worker", ["medium"], slots=10))
+    database.keep_present()
     return database
 
 
