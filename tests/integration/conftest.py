@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg2.extensions
 import pytest
 from sqlalchemy import Engine
 
@@ -26,6 +27,15 @@ from tests.support.database_fixture import DatabaseFixture
 from tests.support.emptied import emptied
 from tests.support.http_client import HttpClient, opened
 from tests.support.statement_roles import run_in_roles
+
+
+@pytest.fixture(autouse=True)
+def _same_patience() -> Iterator[None]:
+    """How long psycopg2 waits is the whole process's: an engine with short limits leaves them to
+    every test after it."""
+    before = psycopg2.extensions.get_wait_callback()
+    yield
+    psycopg2.extensions.set_wait_callback(before)
 
 
 @pytest.fixture(scope="session")

@@ -184,7 +184,7 @@ def serving(database_url: str, home: Path, **settings: Any) -> Iterator[ApiServe
         child.popen.wait()
 
 
-def wait_until_serving(server: ApiServer, workers: int, seconds: float = 30.0) -> None:
+def wait_until_serving(server: ApiServer, workers: int, seconds: float = 90.0) -> None:
     """Return once every worker has loaded the application."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and server.child.poll() is None:

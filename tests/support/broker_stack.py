@@ -112,5 +112,5 @@ def broker_stack(
             process = processes.enter_context(command(argv, env, logs / f"{pool}.log"))
             started.workers.append(process.pid)
         for pool in pools:
-            started.wait_ended(started.submit(20, 0.1, pool), 40)
+            started.wait_ended(started.submit(20, 0.1, pool), 90)
         yield started

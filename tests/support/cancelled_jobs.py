@@ -14,12 +14,14 @@ from tasks.registry import job_type
 @job_type("clean_up", pool="medium", timeout=300)
 @job_type("long_clean_up", pool="long", timeout=300)
 def clean_up(ctx: JobContext, payload: Any) -> str:
-    """Sleeps, and cleans up for ``seconds``."""
+    """Notes that it has begun, sleeps, and cleans up for ``seconds``."""
+    note = Path(payload["path"])
     try:
+        note.write_text("begun")
         time.sleep(120)
     finally:
         time.sleep(payload["seconds"])
-        Path(payload["path"]).write_text("cleaned up")
+        note.write_text("cleaned up")
     return "slept"
 
 

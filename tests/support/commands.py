@@ -69,13 +69,13 @@ def commands(
         }
 
 
-def wait_for_answer(url: str, wanted: int = 200, seconds: float = 30) -> None:
+def wait_for_answer(url: str, wanted: int = 200, seconds: float = 90) -> None:
     """Until ``url`` answers with the wanted status."""
     deadline = time.monotonic() + seconds
     seen: object = None
     while time.monotonic() < deadline:
         try:
-            with urllib.request.urlopen(url, timeout=2) as response:
+            with urllib.request.urlopen(url, timeout=15) as response:
                 seen = response.status
         except urllib.error.HTTPError as error:
             seen = f"{error.code} {error.read()!r}"

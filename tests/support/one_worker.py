@@ -61,8 +61,8 @@ class OneWorker:
 
     def flush(self) -> None:
         """Until everything that was posted is written."""
-        self.worker.ledger.post_beat().result(10)
-        until = time.monotonic() + 10.0
+        self.worker.ledger.post_beat().result(30)
+        until = time.monotonic() + 30.0
         while any(one.taken and not one.running for one in self.worker.slots.held()):
             assert time.monotonic() < until, "endings with projections are not written"
             time.sleep(0.005)

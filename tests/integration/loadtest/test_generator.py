@@ -158,7 +158,7 @@ def test_a_wire_keeps_its_connection_and_replaces_one_that_the_server_closed(
     assert server.connections == 1
     server.hang_up = True
     answers.append(wire.ask("/applications", post(target), (202,)))
-    assert server.hung_up.wait(5)
+    assert server.hung_up.wait(15)
     answers.append(wire.ask("/applications", post(target), (202,)))
     wire.close()
 
@@ -171,7 +171,8 @@ def test_a_lost_connection_is_status_0_and_the_next_request_connects_again() -> 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         target = Target(f"http://127.0.0.1:{listening.getsockname()[1]}")
         heard: list[dict[str, Any]] = []
-        wire = Wire(target, lambda **what: heard.append(what), timeout_seconds=0.1)
+        wire = Wire(target, lambda **what: heard.append(what))
+        impatient = Wire(target, lambda **what: heard.append(what), timeout_seconds=0.1)
 
         def serve() -> None:
             for answer in (b"", b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n", None):
@@ -187,8 +188,9 @@ def test_a_lost_connection_is_status_0_and_the_next_request_connects_again() -> 
         thread.start()
         statuses = [wire.ask("/x", post(target), (202,)).status for _ in range(2)]
         wire.close()
-        silent = wire.ask("/x", post(target), (202,), since=time.perf_counter() - 5)
-        thread.join(5)
+        silent = impatient.ask("/x", post(target), (202,), since=time.perf_counter() - 5)
+        impatient.close()
+        thread.join(15)
 
     assert statuses == [0, 503]
     assert silent.status == 0 and silent.seconds >= 5.1 and silent.error == "timed out"

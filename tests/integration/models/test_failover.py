@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ COUNT = """
     INSERT INTO tallies (kind, bucket, name, total) VALUES ('submission', now(), 'emergency', 1)
 """
 READ = "SELECT 1 FROM tenants WHERE name = %(name)s"
-RECOVERY_SECONDS = 10.0
+RECOVERY_SECONDS = 20.0
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ def test_the_engine_follows_a_promoted_standby_while_the_old_primary_only_reads(
 
 def test_the_engine_leaves_a_former_primary_that_nobody_stopped(pair: Pair) -> None:
     """It says that it takes writes, but the standby that should confirm them was promoted."""
-    settings = DatabaseSettings(database_url=pair.url(), db_statement_seconds=0.5)
+    settings = DatabaseSettings(database_url=pair.url(), db_statement_seconds=1.0)
     engine = open_engine(settings)
     execute(engine, ADD, {"name": "before"})
     pair.catch_up()
@@ -87,7 +88,7 @@ def test_the_engine_leaves_a_former_primary_that_nobody_stopped(pair: Pair) -> N
     until_refused(engine)
     began = time.monotonic()
     execute(engine, ADD, {"name": "after"})
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 5
     assert "after" in tenants(pair.standby)
     assert fetch(engine, READ, {"name": "after"})
     set_server(pair.primary, "synchronous_standby_names", None)
@@ -114,6 +115,17 @@ def test_api_commands_and_emergency_writes_follow_a_killed_primary(
     assert ask(pair.standby, counted, database="fairline")
 
 
+def times_tried(silent: socket.socket) -> int:
+    """How often somebody has connected since the last look."""
+    silent.setblocking(False)
+    tried = 0
+    with suppress(BlockingIOError):
+        while True:
+            silent.accept()[0].close()
+            tried += 1
+    return tried
+
+
 def test_a_host_that_does_not_answer_is_passed_over_in_time(
     postgres: Postgres, database_url: str
 ) -> None:
@@ -126,11 +138,11 @@ def test_a_host_that_does_not_answer_is_passed_over_in_time(
         began = time.monotonic()
         engine = engine_of(url)
         execute(engine, ADD, {"name": "second host"})
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < 10
+        assert times_tried(silent) == 1
         engine.pool.dispose()
-        began = time.monotonic()
         execute(engine, ADD, {"name": "second host again"})
-        assert time.monotonic() - began < 0.7, "the host that answered last is tried first"
+        assert times_tried(silent) == 0, "the host that answered last is tried first"
         engine.dispose()
         write_now(connect_arguments(make_url(url)), [(COUNT, {})])
 

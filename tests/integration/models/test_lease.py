@@ -121,7 +121,7 @@ def test_a_retry_waits_in_the_row(database: DatabaseFixture) -> None:
     job = database.job(claim.ref.id)
     assert (job.status, job.attempt, job.error_class) == ("scheduled", 1, "APP_ERROR")
     assert job.finished_at is None
-    assert timedelta(seconds=28) < job.execute_at - datetime.now(UTC) <= timedelta(seconds=30)
+    assert timedelta(seconds=15) < job.execute_at - datetime.now(UTC) <= timedelta(seconds=30)
 
 
 def test_a_job_past_its_not_after_expires_at_the_claim(database: DatabaseFixture) -> None:

@@ -78,13 +78,14 @@ def test_vacuum_after_a_restore_delays_neither_submissions_nor_dispatch_nor_the_
         if hasattr(timed.role, "_publisher"):
             timed.role._publisher = broker
     announce(database.engine, Presence("w9", "worker", ["medium"], slots=1000))
+    database.keep_present()
     stop, slowest = threading.Event(), 0.0
     running = threading.Thread(target=service.run, args=(stop,))
     with transaction(database.engine) as vacuum:
         vacuum.exec_driver_sql("LOCK TABLE jobs, events IN SHARE UPDATE EXCLUSIVE MODE")
         running.start()
         try:
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             submitted = 0
             while database.query(UNFINISHED) or len(broker.sent) < submitted or submitted < 20:
                 assert time.monotonic() < deadline, f"{len(broker.sent)} of {submitted} dispatched"
@@ -98,7 +99,7 @@ def test_vacuum_after_a_restore_delays_neither_submissions_nor_dispatch_nor_the_
         finally:
             stop.set()
             running.join(15)
-    assert slowest < 1.0
+    assert slowest < 3.0, "a statement that waits for the lock takes five"
 
 
 def test_frozen_transaction_loses_its_locks(database_url: str, database: DatabaseFixture) -> None:

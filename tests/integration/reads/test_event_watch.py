@@ -84,11 +84,11 @@ def test_nobody_is_asked_for_while_nobody_listens(
     for stream in messages:
         next(stream)
     assert watch.count == 2
-    assert looks.acquire(timeout=5) and looks.acquire(timeout=5)
+    assert looks.acquire(timeout=15) and looks.acquire(timeout=15)
     for stream in messages:
         stream.close()  # type: ignore[attr-defined]  # a generator
     assert (watch.count, watch._jobs, watch._feeds) == (0, {}, set())
-    while looks.acquire(timeout=0.3):
+    while looks.acquire(timeout=0.6):
         pass  # the one that was under way
     assert not looks.acquire(timeout=0.6)
     with watch._changing:
@@ -195,7 +195,7 @@ def test_stop_of_the_process_ends_streams_at_once_and_costs_no_patience(
             (worker,) = api.workers()
             worker.terminate()
             assert job.rest() == [] and tenant.rest() == []
-            assert time.monotonic() - began < 2
+            assert time.monotonic() - began < 7, "ten seconds are for requests that end"
             worker.wait(8)  # less than the ten it is given to finish requests
         with follow(api, job_id, job.last_event_id) as job:
             bring(api_database, job_id, "cancelled")
@@ -216,7 +216,7 @@ def test_those_who_wait_for_an_end_are_bounded_in_all_and_by_tenant(
         wait_until(lambda: watch.count == 2)
         assert not watch.wait_for_end(3, job_id, 20.0), "two in all"
         api_database.execute("UPDATE jobs SET status = 'cancelled' WHERE id = %s", job_id)
-        assert first.result(5) and second.result(5)
+        assert first.result(15) and second.result(15)
     assert (watch.count, watch._jobs, watch._waiters) == (0, {}, {})
     watch.close()
 
@@ -233,15 +233,15 @@ def test_a_wait_ends_with_the_process_with_its_key_and_for_a_row_that_is_gone(
         )
         wait_until(lambda: watch.count == 3)
         api_database.execute("DELETE FROM jobs WHERE id = %s", jobs[0])
-        assert gone.result(5)
+        assert gone.result(15)
         watch.end_of_keys({"b"})
-        assert revoked.result(5)
+        assert revoked.result(15)
         watch.close()
-        assert stopped.result(5)
+        assert stopped.result(15)
     assert watch.wait_for_end(1, jobs[2], 20.0), "at once: it has stopped"
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

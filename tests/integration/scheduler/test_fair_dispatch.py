@@ -31,6 +31,7 @@ def database(api_database: DatabaseFixture) -> DatabaseFixture:
     database = emptied(api_database)
     database.execute("DELETE FROM tenants WHERE id > 100")
     announce(database.engine, Presence("w1", "worker", ["medium"], slots=10))
+    database.keep_present()
     # Every job is expected to take a second.
     database.execute(
         "INSERT INTO job_types (type, declared_pool, pool, mean_seconds, runs)"
@@ -471,6 +472,7 @@ def test_what_runs_in_a_slice_costs_no_share_and_moves_no_time(
     big = tenant(database, 102, "enterprise", reserved=40)
     database.execute("UPDATE tenants SET weight = 10 WHERE id = 102")
     announce(database.engine, Presence("w2", "worker", ["medium.reserved.t102"], slots=40))
+    database.keep_present()
     fill(database, big, 2000)
     fill(database, tenant(database, 101), 400)
     got: Counter[tuple[int, str]] = Counter()

@@ -38,6 +38,7 @@ def database(api_database: DatabaseFixture) -> DatabaseFixture:
     database = emptied(api_database)
     database.leader.resign()
     announce(database.engine, Presence("w1", "worker", ["medium"], slots=10))
+    database.keep_present()
     return database
 
 
@@ -74,8 +75,9 @@ def idle_scheduler(
     fetch = idle.fetch
 
     def seen(*arguments: object) -> object:
-        put_off.set()
-        return fetch(*arguments)  # type: ignore[arg-type]
+        found = fetch(*arguments)  # type: ignore[arg-type]
+        put_off.set()  # what comes now is not in it
+        return found
 
     monkeypatch.setattr(idle, "fetch", seen)
     with running_scheduler(database):
@@ -160,11 +162,10 @@ def test_a_job_that_falls_due_is_not_announced(
     due = datetime.now(UTC) + timedelta(seconds=4)
     job_id = database.submit(execute_at=due)
     with idle_scheduler(database, monkeypatch):
-        assert not broker.sent
         wait_for(lambda: bool(broker.sent), 30)
         late = (datetime.now(UTC) - due).total_seconds()
     assert [sent.id for sent in broker.sent] == [job_id]
-    assert 0.0 <= late < 1.5
+    assert 0.0 <= late < 15, "it would not look by itself"
 
 
 def test_a_lost_connection_is_replaced_and_what_came_meanwhile_is_looked_for(
@@ -193,8 +194,9 @@ def test_a_process_sends_few_wakeups(
 ) -> None:
     sent: list[None] = []
     monkeypatch.setattr(wakeups, "wake_scheduler", lambda _: sent.append(None))
+    monkeypatch.setattr(wakeups, "SEND_SECONDS", 60.0)
     sender = WakeupSender(database.engine)
     for _ in range(1000):
         sender.send()
-    sender.close(1.0)
-    assert len(sent) <= 2
+    sender.close(15.0)
+    assert len(sent) == 1

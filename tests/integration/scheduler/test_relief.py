@@ -47,6 +47,7 @@ class Broker(FakePublisher):
 def database(api_database: DatabaseFixture) -> Iterator[DatabaseFixture]:
     database = emptied(api_database)
     announce(database.engine, Presence("w1", "worker", ["medium"], slots=10))
+    database.keep_present()
     yield database
     database.execute("UPDATE tenants SET tier = 'standard'")
 

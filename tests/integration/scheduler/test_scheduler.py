@@ -40,6 +40,7 @@ def broker() -> FakePublisher:
 @pytest.fixture
 def dispatcher(database: DatabaseFixture, broker: FakePublisher) -> Dispatcher:
     announce(database.engine, Presence("w1", "worker", ["medium"], slots=10))
+    database.keep_present()
     return database.dispatcher(broker)
 
 
@@ -357,13 +358,14 @@ def test_a_role_that_fails_does_not_keep_the_others_from_their_work(
     monkeypatch.setattr(service, "Expirer", lambda *_: Broken())
     database.leader.resign()
     announce(database.engine, Presence("w1", "worker", ["medium"], slots=10))
+    database.keep_present()
     job_id = database.submit()
     scheduler = service.SchedulerService(database.engine, Celery(), Settings())
     stop = threading.Event()
     running = threading.Thread(target=scheduler.run, args=(stop,))
     running.start()
     try:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while not broker.sent:
             assert time.monotonic() < deadline
             time.sleep(0.01)

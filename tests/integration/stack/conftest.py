@@ -31,7 +31,7 @@ def pids(supervisor: Supervisor) -> list[int]:
     return [slot.child.pid for slot in supervisor.slots if slot.child]
 
 
-def wait(supervisor: Supervisor, until: Callable[[], bool], seconds: float = 10.0) -> float:
+def wait(supervisor: Supervisor, until: Callable[[], bool], seconds: float = 30.0) -> float:
     started = time.monotonic()
     assert supervisor.wait(until, seconds)
     return time.monotonic() - started

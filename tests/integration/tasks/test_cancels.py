@@ -90,6 +90,7 @@ def test_a_green_run_is_cut_at_its_next_yield(
         saving = process.submit("save_often", "medium")
         name = process.wait_running(neighbour).worker
         process.wait(lambda: claude.requests, "the model to be called")
+        process.wait(marker.exists, "what cleans up to begin")
         # All slots are taken: this one is claimed and waits.
         waiting = process.submit("clean_up", "medium", path=str(tmp_path / "never"), seconds=0)
         cut = (scoring, sleeping, cleaning, messy, saving, waiting)
@@ -97,7 +98,7 @@ def test_a_green_run_is_cut_at_its_next_yield(
         for job_id in cut:
             row = ended(process, job_id, since)
             assert (row.status, row.attempt, row.error_class) == ("cancelled", 0, None), row.type
-        assert closed.wait(1), "the connection to the model is closed"
+        assert closed.wait(15), "the connection to the model is closed"
         assert marker.read_text() == "cleaned up"
         assert not (tmp_path / "never").exists(), "it never began"
         assert process.database.job(patient).status == "running"
@@ -125,6 +126,7 @@ def test_a_run_in_its_own_process_is_cut_at_its_next_bytecode(
         cleaning = process.submit("long_clean_up", "long", path=str(marker), seconds=4)
         patient = process.submit("long_look_up", "long", path=str(look))
         name = process.wait_running(cleaning).worker
+        process.wait(marker.exists, "what cleans up to begin")
         since = cancel_running(process, cleaning, patient)
         row = ended(process, cleaning, since, SECONDS + 4)
         assert (row.status, row.worker, row.crashes) == ("cancelled", name, 0)

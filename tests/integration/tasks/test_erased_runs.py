@@ -44,5 +44,5 @@ def test_a_run_that_waits_for_the_model_is_cut_and_erased(
         assert rows_about(database, NAME) == set()
         gone = "SELECT FROM erasures WHERE erased_at IS NOT NULL"
         process.wait(lambda: database.query(gone), "the scheduler to erase it", 40)
-        assert closed.wait(5), "the call to the model is cut"
+        assert closed.wait(15), "the call to the model is cut"
         assert_erased(database, scoring)

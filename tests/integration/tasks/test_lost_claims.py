@@ -217,11 +217,13 @@ def test_time_before_a_run_is_on_record_is_not_its_own(
             for hours in (1, 2, 3):
                 watchdog.look(time.monotonic() + 3600 * hours, 3600.0)
             assert one.worker.slots.busy == 1 and not ran
+            released = time.monotonic()
         run.join(10)
+        own = time.monotonic() - released
         one.flush()
     assert (killed, ran) == ([], [claim.ref.id])
     job = database.job(claim.ref.id)
-    assert job.status == "succeeded" and job.slot_seconds < 0.6
+    assert job.status == "succeeded" and job.slot_seconds <= own
 
 
 def test_heartbeat_that_fails_costs_no_slot_and_no_job(

@@ -25,7 +25,10 @@ from tests.support.database_fixture import DatabaseFixture
 from tests.support.one_worker import OneWorker, one_worker
 from tests.support.waiting import wait_for
 
-LISTENERS = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'LISTEN fairline%%'"
+LISTENERS = """
+    SELECT pid FROM pg_stat_activity
+    WHERE query LIKE 'LISTEN fairline%%' AND datname = current_database()
+"""
 
 
 class Offering:
@@ -140,6 +143,8 @@ def test_what_was_given_while_nobody_listened_is_found(
     offering.await_offer()
     heard = threading.Event()
     monkeypatch.setattr(offering.offers._listener, "_listen", refuse_until(heard, offering))
+    # That of the test before may not have ended yet.
+    wait_for(lambda: len(offering.database.query(LISTENERS)) == 1)
     [listener] = offering.database.query(LISTENERS)
     offering.database.execute("SELECT pg_terminate_backend(%s)", listener.pid)
     wait_for(lambda: not offering.offers._listener.listening)

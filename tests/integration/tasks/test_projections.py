@@ -285,6 +285,6 @@ def test_a_worker_that_stops_writes_what_its_projections_have_to(fixture: OneWor
     with held_lock(fixture.database, "LOCK TABLE kept IN SHARE MODE"):
         fixture.execute(fixture.dispatched(100))
         assert not fixture.worker.ledger.close(0.5), "not all of it is written"
-    assert wait_until(lambda: fixture.database.job(ids[-1]).status == "succeeded", 10.0)
-    assert fixture.worker.ledger.close(5.0)
+    assert wait_until(lambda: fixture.database.job(ids[-1]).status == "succeeded", 15.0)
+    assert fixture.worker.ledger.close(15.0)
     assert_finished_once(fixture, ids)

@@ -21,6 +21,7 @@ from tasks.worker.held import Held
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.locks import held_lock
 from tests.support.one_worker import OneWorker, one_worker
+from tests.support.waiting import wait_for
 
 LEFT = "SELECT extract(epoch FROM lease_expires_at - now())::float8 FROM jobs ORDER BY id"
 
@@ -130,10 +131,10 @@ def test_claim_on_its_way_while_its_process_is_ended_is_handed_back(
         with transaction(engine) as locking:
             locking.exec_driver_sql("SELECT FROM jobs WHERE id = %s FOR UPDATE", (late.id,))
             ending.claim((late,))
-            assert late in process.worker.slots.unanswered()
+            wait_for(lambda: late in process.worker.slots.unanswered())
             ended = watchdog.submit(ending.end, guilty)
             process.database.wait_until_waiting(2)
-        ended.result(5)
+        ended.result(15)
     row = process.database.job(late.id)
     assert row.status == "queued", "else it waits for its lease to run out, and counts as lost"
 

@@ -43,13 +43,16 @@ def test_the_jobs_of_a_message_are_run_at_the_same_time(fixture: OneWorker) -> N
 
 
 def test_no_more_jobs_run_than_there_are_slots(fixture: OneWorker) -> None:
-    running, most, counting = 0, 0, threading.Lock()
+    running, most, counting, full = 0, 0, threading.Lock(), threading.Event()
 
     def act(ctx: JobContext, payload: Any) -> None:
         nonlocal running, most
         with counting:
             running += 1
             most = max(most, running)
+            if running == 4:
+                full.set()
+        full.wait(15)
         threading.Event().wait(0.02)
         with counting:
             running -= 1
@@ -294,7 +297,7 @@ def test_heartbeats_go_on_while_endings_are_always_waiting(
     busy = threading.Thread(target=keep_busy)
     busy.start()
     try:
-        for _ in range(100):
+        for _ in range(300):
             now = fixture.database.query("SELECT heartbeat_at FROM processes")[0][0]
             if now > seen:
                 break

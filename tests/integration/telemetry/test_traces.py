@@ -447,6 +447,6 @@ def test_a_process_that_ends_does_not_wait_for_a_collector_that_is_away(
     began = time.monotonic()
     made.sdk.close()
     made.sdk.close()
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 15, "it would wait without end"
     hanging.set()
     made.sdk.meters.shutdown()

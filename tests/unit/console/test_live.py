@@ -256,7 +256,7 @@ def test_page_shows_what_its_viewer_has_just_changed(live_pages: LivePages, app:
     stream = live_pages.watch(page, PageRequest("/x"), always)
     assert next(stream) == OPENING
     assert b'"one":"False"' in next(stream)
-    changed = live_pages.watch(page, PageRequest("/x"), always, newest_seconds=0.5)
+    changed = live_pages.watch(page, PageRequest("/x"), always, newest_seconds=1.5)
     assert b'"one":"True"' in next(stream)
     assert b'"one":"False"' in next(stream)
     for one in (stream, changed):

@@ -63,12 +63,12 @@ def writer() -> Writer:
 
 def test_who_stands_in_a_line_that_moves_is_not_told_that_the_store_is_away() -> None:
     def write(items: Sequence[int]) -> list[int]:
-        time.sleep(0.05)
+        time.sleep(0.12)
         return [item * 10 for item in items]
 
     group: GroupCommit[int, int] = GroupCommit(write, name="slow", max_group=1)
     with ThreadPoolExecutor(8) as callers:
-        answers = list(callers.map(lambda item: group.submit(item, timeout=0.15), range(8)))
+        answers = list(callers.map(lambda item: group.submit(item, timeout=0.75), range(8)))
     assert answers == [item * 10 for item in range(8)]
     assert group.close(5)
 
@@ -99,7 +99,7 @@ def test_when_the_line_stops_everybody_in_it_is_told_after_the_timeout() -> None
 
     def write(items: Sequence[int]) -> list[int]:
         if items[0] > 2:
-            stuck.wait(10)
+            stuck.wait(30)
         return list(items)
 
     group: GroupCommit[int, int] = GroupCommit(write, name="stuck", max_group=1)
@@ -113,7 +113,7 @@ def test_when_the_line_stops_everybody_in_it_is_told_after_the_timeout() -> None
     with ThreadPoolExecutor(6) as callers:
         waited = list(callers.map(ask, range(6)))
     stuck.set()
-    assert 0.2 <= max(waited) < 1.0
+    assert 0.2 <= max(waited) < 10.0
     assert group.close(5)
 
 
@@ -299,7 +299,7 @@ def test_what_nobody_waits_for_gathers_and_what_somebody_waits_for_does_not(
 
 
 def test_a_rest_that_is_over_writes_what_has_gathered(writer: Writer) -> None:
-    group = GroupCommit(writer, name="test", rest=lambda: 0.02)
+    group = GroupCommit(writer, name="test", rest=lambda: 0.2)
     posted = [group.post(number) for number in (1, 2, 3)]
     assert [ticket.result(5) for ticket in posted] == [10, 20, 30]
     assert len(writer.groups) <= 2

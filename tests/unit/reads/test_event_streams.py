@@ -76,7 +76,7 @@ def test_stream_whose_filter_lets_nothing_pass_is_kept_alive_all_the_same(
     said.set()
     busy.join()
     assert kept_alive.startswith(b"id: ")
-    assert stream.position.xid < 100
+    assert stream.position.xid < 900
 
 
 def test_place_is_not_named_before_what_waits_is_sent() -> None:
@@ -118,7 +118,7 @@ def test_reader_that_stands_still_is_cut_off_in_the_middle_of_a_write(
         while not failed.wait(0.001):
             if stream.has_room():
                 stream.send(b"x" * 10_000)
-        server.join(5)
+        server.join(15)
     assert not server.is_alive()
 
 

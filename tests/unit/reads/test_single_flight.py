@@ -38,7 +38,7 @@ def ask_together(
     monkeypatch.setattr(single_flight, "time", clock)
 
     def wait_and_make() -> str:
-        assert clock.all_asked.wait(5)
+        assert clock.all_asked.wait(15)
         return make()
 
     def ask() -> str:
@@ -48,7 +48,7 @@ def ask_together(
             return str(error)
 
     with ThreadPoolExecutor(count) as threads:
-        return [answer.result(5) for answer in [threads.submit(ask) for _ in range(count)]]
+        return [answer.result(15) for answer in [threads.submit(ask) for _ in range(count)]]
 
 
 class Store:

@@ -27,8 +27,11 @@ from tasks.worker.outcome import Failed
 from tasks.worker.pipeline import run
 from tasks.worker.prepare import PreparedTypes
 
+spinning = []
+
 def spin(ctx, payload):
     held = "a local variable of the job, which says nothing"
+    spinning.append(True)
     end = time.monotonic() + payload
     while time.monotonic() < end: pass
     return "spun"
@@ -48,12 +51,14 @@ def hold(type_, seconds):
     held.begin()
     return held
 
-claims = [hold("nap", 4.0), hold("spin", 3.0), hold("nap", 4.0)]
+claims = [hold("nap", 4.0), hold("spin", 2.0), hold("nap", 4.0)]
 monitor = LoopMonitor(lambda: claims)
 seen = []
 
 def watch():
-    native_sleep(0.5)
+    while not spinning:
+        native_sleep(0.05)
+    native_sleep(0.2)
     monitor.look(time.monotonic(), 0.0)
     native_sleep(0.2)
     monitor.look(time.monotonic(), 0.2)
@@ -84,13 +89,13 @@ def strike(frame, event, arg):
 quick = SimpleNamespace(call=lambda ctx, payload: 1, prepare=None, memory_mb=None, name="quick")
 worker = SimpleNamespace(types={"quick": quick}, prepared=PreparedTypes(), blobs=None)
 claim = Claim(JobRef("id", 1), 1, "quick", "short", 0, 0, 0, 0, None, datetime.now(UTC), 0, None)
-held = Held(claim, 0.3)
+held = Held(claim, 1.0)
 held.begin()
 
 def run_and_rest():
     sys.settrace(strike)
     outcome = run(claim, worker, held)
-    time.sleep(0.6)  # beyond the time limit of the run, which has ended
+    time.sleep(1.3)  # beyond the time limit of the run, which has ended
     return outcome.message
 
 print(json.dumps([gevent.spawn(run_and_rest).get(), held.interrupt is held.disarm is None]))

