@@ -1,4 +1,4 @@
-"""``flask --app app tenants move|spread``: tenants go to other cells, while they work."""
+"""``flask --app app tenants move|spread|moves``: tenants go to other cells, while they work."""
 
 from __future__ import annotations
 
@@ -9,11 +9,18 @@ from typing import Any
 import click
 
 from app.cli.cells import all_cells
-from app.cli.tenants import tenants
+from app.cli.tenants import show_table, tenants
 from app.policy.placement import parse_weights
 from models.audit import Act
 from models.cells.databases import CellDatabases
-from models.cells.moves import Move, MoveRefused, cancel_move, read_move, request_move
+from models.cells.moves import (
+    Move,
+    MoveRefused,
+    cancel_move,
+    read_move,
+    read_moves,
+    request_move,
+)
 from models.cells.placements import read_placement
 from models.cells.tenant_rows import find_tenant
 from models.jobs.transfer import count_left
@@ -68,6 +75,24 @@ def spread(name: str, over: dict[str, float], wait: bool) -> None:
     New jobs are divided by the weights. Those of cells that are not named go to the others.
     """
     change(name, over, wait)
+
+
+@tenants.command("moves", acts=())
+def moves() -> None:
+    """Show the moves that are under way, and what keeps them from going on."""
+    with all_cells() as found:
+        rows = [
+            (
+                move.tenant,
+                shown(move.admitting),
+                step_text(move),
+                f"{move.age_seconds:.0f} s",
+                move.transferred,
+                move.error,
+            )
+            for move in read_moves(found.registry)
+        ]
+    show_table(("TENANT", "TO", "STEP", "FOR", "JOBS", "ERROR"), rows)
 
 
 def change(name: str, weights: Mapping[str, float] | None, wait: bool) -> None:

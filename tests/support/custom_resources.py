@@ -80,6 +80,7 @@ SPECS: dict[tuple[str, str], dict[str, Any]] = {
                 path=STRING,
                 interval_=DURATION,
                 scrapeTimeout_=DURATION,
+                honorLabels_=BOOLEAN,
                 relabelings_=array(record(targetLabel=STRING, replacement=STRING)),
             )
         ),

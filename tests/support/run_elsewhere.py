@@ -57,6 +57,7 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "flask --app app cells remove cell-1": _CELLS,
         "flask --app app tenants move acme --to cell-2 --wait": _MOVES,
         "flask --app app tenants spread acme --over cell-1=1,cell-2=3": _MOVES,
+        "flask --app app tenants moves": _MOVES,
         "flask --app app tenants move acme --cancel": _MOVES,
     },
     "docs/cluster.md": {

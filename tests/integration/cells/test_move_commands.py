@@ -15,6 +15,7 @@ from app.cli.tenants import tenants
 from app.scheduler.maintenance.mover import Mover
 from models.cells.databases import CellDatabases
 from tests.support.moving_cells import A, B, MovingCells
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -116,3 +117,14 @@ def test_a_move_that_is_under_way_is_not_replaced(cells: MovingCells) -> None:
     code, said = typed("move acme --to cell-c")
     assert code == 1
     assert "is being moved: wait for it, or cancel it" in said
+
+
+def test_moves_that_are_under_way_are_listed(cells: MovingCells) -> None:
+    typed("move acme --to cell-b")
+    code, said = typed("moves")
+    assert code == 0, said
+    titles, line = said.splitlines()
+    assert titles.split() == ["TENANT", "TO", "STEP", "FOR", "JOBS", "ERROR"]
+    assert line.split()[:6] == ["acme", "cell-b", "prepare,", "waits", "for", "a"]
+    with moving(cells):
+        wait_for(lambda: len(typed("moves")[1].splitlines()) == 1)
