@@ -234,7 +234,7 @@ def test_older_statements_are_waited_for(database: DatabaseFixture, acme: int) -
             wait_for_older_statements(database.engine, 0.2)
         thread = waits(lambda: wait_for_older_statements(database.engine))
         assert not ended.wait(0.3)
-    thread.join(5)
+    thread.join(15)
     assert ended.is_set()
 
 

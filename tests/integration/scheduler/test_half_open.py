@@ -90,6 +90,7 @@ class HalfOpen:
 def database(api_database: DatabaseFixture) -> DatabaseFixture:
     database = emptied(api_database)
     announce(database.engine, Presence("w1", "worker", ["medium"], slots=10))
+    database.keep_present()
     return database
 
 

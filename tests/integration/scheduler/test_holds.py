@@ -16,6 +16,7 @@ from tests.support.emptied import emptied
 def database(api_database: DatabaseFixture) -> DatabaseFixture:
     database = emptied(api_database)
     announce(database.engine, Presence("w1", "worker", ["medium", "long"], slots=10))
+    database.keep_present()
     return database
 
 
@@ -172,6 +173,7 @@ def test_ten_thousand_long_jobs_do_not_delay_a_short_one(
     database: DatabaseFixture, dispatcher: Dispatcher, broker: FakePublisher
 ) -> None:
     announce(database.engine, Presence("w2", "worker", ["short"], slots=50))
+    database.keep_present()
     database.execute(
         "INSERT INTO jobs (id, tenant_id, type, pool, payload, status)"
         " SELECT gen_random_uuid(), 1, 'count', 'long', '{}', 'queued'"

@@ -8,6 +8,7 @@ from collections.abc import Collection
 import pytest
 
 from app.broker.queue_counts import QueueCounts
+from app.policy.lost_messages import LEAST_SECONDS
 from app.scheduler.maintenance.lost_messages import LostMessages
 from app.scheduler.maintenance.reaper import Reaper
 from models.jobs.claim import JobRef
@@ -70,7 +71,7 @@ def test_locked_row_does_not_hide_the_others(
 def test_lost_message_is_found_once_its_queue_is_empty(
     database: DatabaseFixture, counts: KnownCounts, role: LostMessages
 ) -> None:
-    lost, fresh = dispatched(database, 3.0), dispatched(database, 0.5)
+    lost, fresh = dispatched(database, 3.0), dispatched(database, 0.0)
     assert role.run_once(time.monotonic()) == 0, "its message may wait in the queue"
     assert counts.asked == {"medium"}
     counts.empty = {"medium"}
@@ -90,7 +91,7 @@ def test_wait_grows_while_messages_seem_lost(
     dispatched(database, 3.0)
     assert role.run_once(time.monotonic()) == 1
     reap(database)
-    dispatched(database, 3.0)
+    dispatched(database, LEAST_SECONDS + 0.1)
     assert role.run_once(time.monotonic()) == 0
     database.execute("UPDATE jobs SET dispatched_at = now() - interval '5 seconds'")
     assert role.run_once(time.monotonic()) > 0
@@ -120,9 +121,9 @@ def test_lost_message_of_prefork_workers_is_found_where_each_has_a_free_slot(
     a, b, c = busy
     report(database, ("child-1", "first", a), ("child-2", "first", b), ("child-3", "second", c))
     counts.empty = {"long"}
-    dispatched(database, 3.0, "long")
+    dispatched(database, LEAST_SECONDS + 0.1, "long")
     assert role.run_once(time.monotonic()) == 0, "the slot may have been taken since"
-    database.execute("UPDATE jobs SET dispatched_at = now() - interval '5 seconds'")
+    database.execute("UPDATE jobs SET dispatched_at = now() - interval '8 seconds'")
     assert role.run_once(time.monotonic()) == lost
 
 

@@ -139,6 +139,7 @@ def test_jobs_of_a_broken_dependency_wait_in_their_lane_and_come_back(
 ) -> None:
     """Put off, promoted, parked, probed, done: one try spent in the end, and no slot meanwhile."""
     announce(database.engine, Presence("w1", "worker", ["medium"], slots=10))
+    database.keep_present()
     pools, broker = database.pools(), FakePublisher()
     promoter = Promoter(database.engine, database.leader, pools, per_second=1000)
     dispatcher = database.dispatcher(broker, pools)

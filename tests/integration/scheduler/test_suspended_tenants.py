@@ -57,6 +57,7 @@ def remover(database: DatabaseFixture, blobs: BlobStore) -> TenantRemover:
 
 def add_worker(database: DatabaseFixture) -> None:
     announce(database.engine, Presence("w1", "worker", ["medium"], slots=10))
+    database.keep_present()
 
 
 def statuses(database: DatabaseFixture) -> dict[int, str]:

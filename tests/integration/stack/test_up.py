@@ -97,7 +97,7 @@ class Stack:
             check=True,
         )
         if self.process:
-            self.process.wait(10)
+            self.process.wait(30)
         return done.stdout
 
     def pids(self) -> dict[str, int]:
@@ -127,7 +127,7 @@ def test_signal_stops_everything(stack: Stack, number: signal.Signals) -> None:
 def test_down_works_from_another_shell(stack: Stack) -> None:
     process = stack.up_and_ready()
     assert stack.down().splitlines()[-1] == "Stopped."
-    assert process.wait(5) == 0
+    assert process.wait(15) == 0
     assert find_leftovers(stack.home) == []
 
 
