@@ -80,7 +80,7 @@ class Client:
         answer = self.api.call("GET", f"/applications/{application_id}")
         return answer.document["status"] if answer.status == 200 else f"HTTP {answer.status}"
 
-    def wait_scored(self, ids: Iterable[str], seconds: float = 30.0) -> None:
+    def wait_scored(self, ids: Iterable[str], seconds: float = 60.0) -> None:
         """Wait until the front door shows all of them as scored."""
         waiting = list(ids)
 
@@ -90,7 +90,7 @@ class Client:
 
         self.stack.wait(all_scored, f"{len(waiting)} applications to be scored", seconds)
 
-    def wait_ended(self, ids: Sequence[str], seconds: float = 30.0) -> list[Row[Any]]:
+    def wait_ended(self, ids: Sequence[str], seconds: float = 60.0) -> list[Row[Any]]:
         """Wait until all jobs have succeeded; their rows."""
         self.stack.wait(
             lambda: self.count(ids, "succeeded") == len(ids),
@@ -99,7 +99,7 @@ class Client:
         )
         return self.rows("SELECT * FROM jobs WHERE id = ANY (%s::uuid[])", list(ids))
 
-    def wait_running(self, ids: Sequence[str], count: int, seconds: float = 20.0) -> None:
+    def wait_running(self, ids: Sequence[str], count: int, seconds: float = 40.0) -> None:
         """Wait until that many of the jobs run."""
         self.stack.wait(
             lambda: self.count(ids, "running") >= count, f"{count} jobs to run", seconds
@@ -131,14 +131,14 @@ class Client:
     def flower_workers(self) -> dict[str, dict[str, Any]]:
         """What Flower's page of workers shows, by name of the worker."""
         url = f"http://127.0.0.1:{self.stack.flower_port}/workers?json=1"
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=30) as answer:
             return {entry["hostname"]: entry for entry in json.load(answer)["data"]}
 
     def flower_tasks(self) -> list[dict[str, Any]]:
         """What Flower's page of tasks shows first."""
         query = "draw=1&start=0&length=100&order%5B0%5D%5Bcolumn%5D=0"
         url = f"http://127.0.0.1:{self.stack.flower_port}/tasks/datatable?{query}"
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=30) as answer:
             return list(json.load(answer)["data"])
 
 

@@ -81,13 +81,13 @@ def client(shared_stack: Stack) -> Iterator[Client]:
     shared_stack.wait_ready()
     with client_of(shared_stack) as client:
         wait_calm(client)
-        shared_stack.wait(lambda: workers_are_settled(client), "two workers and no other", 30)
+        shared_stack.wait(lambda: workers_are_settled(client), "two workers and no other", 60)
         yield client
 
 
 def wait_calm(client: Client) -> None:
     """Wait until nothing is left of the test before."""
-    client.stack.wait(lambda: client.rows(COUNT_LIVE)[0][0] == 0, "the jobs of the test before", 30)
+    client.stack.wait(lambda: client.rows(COUNT_LIVE)[0][0] == 0, "the jobs of the test before", 60)
 
 
 def workers_are_settled(client: Client) -> bool:

@@ -68,7 +68,7 @@ def desired(client: Client) -> dict[str, Any]:
         f"http://127.0.0.1:{client.stack.port}/operator/scaling",
         headers={"Authorization": f"Bearer {client.stack.home.operator_key.read_text().strip()}"},
     )
-    with urllib.request.urlopen(request, timeout=5) as answer:
+    with urllib.request.urlopen(request, timeout=30) as answer:
         return dict(json.load(answer)["pools"]["medium"])
 
 
@@ -86,7 +86,7 @@ def burst(client: Client) -> list[str]:
 
 def wait_grown(client: Client) -> None:
     """Until the autoscaler wants a second worker, and from then until it takes jobs."""
-    client.stack.wait(lambda: desired(client)["desired"] == 2, "more workers to be wanted", 15)
+    client.stack.wait(lambda: desired(client)["desired"] == 2, "more workers to be wanted", 30)
     client.stack.wait(lambda: len(living(client)) == 2, "a second worker", START_SECONDS)
 
 
@@ -130,7 +130,7 @@ def test_quiet_ends_the_worker_but_not_its_job(client: Client) -> None:
     before = client.job(job_id)
     assert before.worker.endswith(f":{second.pid}")
 
-    client.stack.wait(lambda: desired(client)["desired"] == 1, "fewer to be wanted", 10)
+    client.stack.wait(lambda: desired(client)["desired"] == 1, "fewer to be wanted", 30)
     client.stack.wait(lambda: living(client) == {first}, "the second worker to drain", 5)
     assert client.job(job_id).status == "running"
     client.wait_ended([submit(client, "sleep", seconds=0.1)], 5)
@@ -140,5 +140,5 @@ def test_quiet_ends_the_worker_but_not_its_job(client: Client) -> None:
         *(before.lease, before.worker),
         *(1, 0, 0),
     )
-    client.stack.wait(lambda: not second.is_running(), "the drained worker to end", 10)
+    client.stack.wait(lambda: not second.is_running(), "the drained worker to end", 30)
     assert desired(client)["current"] == 1

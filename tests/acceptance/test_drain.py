@@ -41,7 +41,7 @@ def wait_alive(client: Client, *numbers: int) -> None:
         pids = client.stack.pids()
         return present >= {pids.get(f"worker-medium-{number}", 0) for number in numbers}
 
-    client.stack.wait(alive, f"the workers {numbers} to be there", 40)
+    client.stack.wait(alive, f"the workers {numbers} to be there", 60)
 
 
 def test_running_jobs_finish_and_waiting_ones_go_elsewhere(client: Client) -> None:
@@ -50,7 +50,7 @@ def test_running_jobs_finish_and_waiting_ones_go_elsewhere(client: Client) -> No
     pid = client.stack.pid("worker-medium-1")
     # A claim that no slot has begun is given back: wait until the worker reports full slots.
     busy = "SELECT 1 FROM processes WHERE name LIKE %s AND busy = slots"
-    client.stack.wait(lambda: bool(client.rows(busy, f"%:{pid}")), "full slots", 10)
+    client.stack.wait(lambda: bool(client.rows(busy, f"%:{pid}")), "full slots", 30)
     running = client.rows(
         "SELECT id::text FROM jobs WHERE status = 'running' AND worker LIKE %s", f"%:{pid}"
     )

@@ -45,7 +45,7 @@ def test_thawed_worker_is_refused_and_goes_on_working(client: Client) -> None:
     client.stack.wait(
         lambda: f"lease {first.lease} of job {job_id} was lost" in log.read_text(errors="replace"),
         f"{name} to notice that its result was rejected",
-        15,
+        30,
     )
     assert "was rejected" in log.read_text(errors="replace")
 
@@ -53,6 +53,6 @@ def test_thawed_worker_is_refused_and_goes_on_working(client: Client) -> None:
         ids = client.submit_sleeps(20, seconds=0.2)
         return first.worker in {row.worker for row in client.wait_ended(ids)}
 
-    client.stack.wait(works_again, f"the thawed {name} to run new jobs", 30)
+    client.stack.wait(works_again, f"the thawed {name} to run new jobs", 60)
     time.sleep(max(0.0, thawed_at + WATCH_SECONDS - time.monotonic()))
     assert client.job(job_id) == settled, "the row of a settled job never changes"

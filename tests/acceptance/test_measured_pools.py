@@ -22,7 +22,7 @@ def test_a_type_that_is_too_slow_for_its_pool_moves_and_its_next_job_runs_there(
         "SELECT detail FROM events WHERE kind = 'job_type_moved' AND tenant_id = 0"
         " AND detail ->> 'type' = 'misplaced'"
     )
-    platform.stack.wait(lambda: bool(platform.rows(moved)), "the type to be moved", 20)
+    platform.stack.wait(lambda: bool(platform.rows(moved)), "the type to be moved", 40)
     [(detail,)] = platform.rows(moved)
     assert (detail["from"], detail["to"]) == ("short", "medium")
     assert 1.05 <= detail["p95_seconds"] <= 60
@@ -31,7 +31,7 @@ def test_a_type_that_is_too_slow_for_its_pool_moves_and_its_next_job_runs_there(
         [row] = platform.wait_ended([platform.submit_job("misplaced", {"seconds": 0})])
         return (row.pool, row.result) == ("medium", {"prepared": 1})
 
-    platform.stack.wait(next_goes_to_medium, "each API process to have heard of it", 10)
+    platform.stack.wait(next_goes_to_medium, "each API process to have heard of it", 30)
     assert 'fairline_job_type_moved{from="short",to="medium",type="misplaced"} 1' in (
         platform.metrics()
     )

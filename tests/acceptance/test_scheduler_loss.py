@@ -79,7 +79,7 @@ def test_line_moves_without_a_scheduler_and_everybody_is_told(client: Client) ->
     [killed] = client.submit_sleeps(1, seconds=8.0)
     client.wait_running([killed], 1)
     client.stack.command("scale", "scheduler", "0")
-    client.stack.wait(lambda: readiness()[0] == 503, "it to be missed", 15)
+    client.stack.wait(lambda: readiness()[0] == 503, "it to be missed", 30)
     first = client.submit_sleeps(50, seconds=0.1)
     assert client.count(first, "queued") == 50, "it may still be back"
     for sql in (
@@ -88,7 +88,7 @@ def test_line_moves_without_a_scheduler_and_everybody_is_told(client: Client) ->
     ):
         with client.engine.connect() as connection:
             connection.exec_driver_sql(sql)
-    client.stack.wait(lambda: readiness() == (200, "degraded"), "a relief", 5)
+    client.stack.wait(lambda: readiness() == (200, "degraded"), "a relief", 20)
     assert "fairline_express_degraded 1" in client.metrics()
     assert_dispatched_once(client, first)
     # What loses its worker now, and what falls due, runs all the same.
@@ -100,8 +100,8 @@ def test_line_moves_without_a_scheduler_and_everybody_is_told(client: Client) ->
     # Submitted in the meantime, it is born in the line and does not stay there.
     client.wait_scored(client.submit(1))
     more = client.submit_sleeps(100, seconds=0.1)
-    client.stack.wait(lambda: client.count(more, "queued") < 100, "dispatch", 5)
+    client.stack.wait(lambda: client.count(more, "queued") < 100, "dispatch", 20)
     scale(client.stack, "scheduler", 1)
-    client.stack.wait(lambda: readiness() == (200, "ready"), "the scheduler", 15)
+    client.stack.wait(lambda: readiness() == (200, "ready"), "the scheduler", 30)
     assert_dispatched_once(client, more)
     assert "fairline_express_degraded 0" in client.metrics()

@@ -35,14 +35,14 @@ def test_each_tick_fires_once_though_the_leader_is_frozen_in_the_middle(client: 
         connection.exec_driver_sql(
             "UPDATE schedules SET next_at = date_trunc('minute', now()) - interval '600 minutes'"
         )
-    client.stack.wait(lambda: bool(client.rows(MADE, body["name"])), "ticks", 5, pause=0.01)
+    client.stack.wait(lambda: bool(client.rows(MADE, body["name"])), "ticks", 20, pause=0.01)
     os.kill(first, signal.SIGSTOP)
     try:
         frozen_at = len(client.rows(MADE, body["name"]))
         with client.engine.connect() as connection:
             connection.exec_driver_sql("UPDATE leaders SET expires_at = now() - interval '1 s'")
-        client.stack.wait(lambda: leader(client)[1] > epoch, "a takeover", 10)
-        client.stack.wait(lambda: len(client.rows(MADE, body["name"])) > 600, "all ticks", 15)
+        client.stack.wait(lambda: leader(client)[1] > epoch, "a takeover", 30)
+        client.stack.wait(lambda: len(client.rows(MADE, body["name"])) > 600, "all ticks", 40)
     finally:
         os.kill(first, signal.SIGCONT)
     assert frozen_at < 600, "it was frozen in the middle"

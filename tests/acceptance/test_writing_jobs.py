@@ -56,7 +56,7 @@ def test_every_way_to_fail_does_what_the_guide_says(platform: Client) -> None:
                 del waiting[job_id]
         return not waiting
 
-    platform.stack.wait(all_fit, "each to end as it says", 20)
+    platform.stack.wait(all_fit, "each to end as it says", 40)
 
 
 def until_it_fits(command: str, job_id: str, wanted: Any) -> dict[str, Any]:

@@ -119,7 +119,7 @@ class Servers:
 
     def connect(self, worker: GeventWorker) -> socket.socket:
         """A connection to one of them."""
-        return socket.create_connection(("127.0.0.1", self._ports[worker]), timeout=5)
+        return socket.create_connection(("127.0.0.1", self._ports[worker]), timeout=20)
 
     def exchange(self, worker: GeventWorker, pieces: Sequence[bytes]) -> bytes:
         """All that it answers to these pieces, sent one after the other, until it closes."""

@@ -271,7 +271,7 @@ def test_silent_connection_is_closed_in_time() -> None:
         began = time.monotonic()
         assert read_to_the_end(silent) == (b"", False)
         assert read_to_the_end(dripping)[0] == b""
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 12
 
 
 def test_head_that_trickles_in_is_a_408_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,7 +288,7 @@ def test_head_that_trickles_in_is_a_408_in_time(monkeypatch: pytest.MonkeyPatch)
             with suppress(TimeoutError):
                 answer = wire.recv(65_536)
         assert answer.startswith(b"HTTP/1.1 408 ")
-        assert 0.9 < time.monotonic() - began < 5
+        assert 0.9 < time.monotonic() - began < 9
 
 
 def test_endless_head_is_refused_early(servers: Servers) -> None:
@@ -314,10 +314,10 @@ def test_stream_that_nobody_reads_ends_in_time(
     with serving() as servers, servers.connect(servers.lean) as wire:
         monkeypatch.setattr(servers.lean, "wsgi", endless)
         wire.sendall(GET.replace(b"/echo", path))
-        assert ended.wait(10)
+        assert ended.wait(20)
         with pytest.raises(ConnectionResetError):
             read_until_closed(wire)
-        deadline = time.monotonic() + 5  # its greenlet ends after the socket was closed
+        deadline = time.monotonic() + 15  # its greenlet ends after the socket was closed
         while servers.lean.connections.count and time.monotonic() < deadline:
             time.sleep(0.01)
         assert servers.lean.connections.count == 0
@@ -364,5 +364,5 @@ def test_who_sends_thousands_at_once_does_not_keep_others_waiting() -> None:
         while answered < many:
             answered += greedy.recv(1_048_576).count(b"HTTP/1.1 200")
         took = time.monotonic() - began
-        sender.join(5)
+        sender.join(15)
     assert waited < took / 4, f"{waited:.2f} s of {took:.2f} s"

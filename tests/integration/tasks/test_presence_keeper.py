@@ -93,8 +93,8 @@ def test_frozen_worker_is_silent_and_a_killed_one_takes_its_keeper_along(
     process.hold()
     os.kill(worker, signal.SIGSTOP)
     frozen_at = time.monotonic()
-    process.wait(lambda: process.database.job(job_id).crashes, "the run to come back", 12)
-    assert time.monotonic() - frozen_at < 10
+    process.wait(lambda: process.database.job(job_id).crashes, "the run to come back", 25)
+    assert time.monotonic() - frozen_at < 20
     assert keeper.is_running(), "it ends with its worker, not before"
     os.kill(worker, signal.SIGKILL)
-    assert not psutil.wait_procs([keeper], 5)[1]
+    assert not psutil.wait_procs([keeper], 15)[1]

@@ -30,7 +30,7 @@ class Prometheus:
     def ask(self, query: str) -> float | None:
         """The only value of an expression."""
         url = f"{self._url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
-        with urllib.request.urlopen(url, timeout=5) as response:
+        with urllib.request.urlopen(url, timeout=30) as response:
             found = json.loads(response.read())["data"]["result"]
         assert len(found) <= 1, found
         return float(found[0]["value"][1]) if found else None

@@ -71,7 +71,7 @@ class Traced:
             headers |= {"traceparent": traceparent, "tracestate": STATE}
         request = urllib.request.Request(self._url + path, json.dumps(body).encode(), headers)
         try:
-            with urllib.request.urlopen(request, timeout=5) as response:
+            with urllib.request.urlopen(request, timeout=30) as response:
                 return json.loads(response.read())
         except urllib.error.HTTPError as error:
             return json.loads(error.read())
