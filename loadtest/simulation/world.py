@@ -85,7 +85,7 @@ class Scenario:
     #: Demand of a tenant is its rank to the power of minus this.
     skew: float = 1.2
     #: A tenant with more than this part of a cell's load lives in several.
-    spread_share: float = 0.2
+    spread_share: float = 0.1
     #: Times the load of the day.
     load: float = 1.0
     #: Times the load for five minutes from the peak on, from one second to the next.
