@@ -184,7 +184,7 @@ def world(found: Found) -> str:
             "their peaks coincide.",
             f"* **The day.** {scenario.jobs_per_day / 1e9:g} billion jobs: a night, a working day "
             f"and a peak of {scenario.peak_per_second:,.0f} per second at 14:00, within two hours "
-            "from a tenth of it.",
+            "from a fifth of it.",
             f"* **Cells.** {scenario.cells}; a tenant lives where the hash of its name and the "
             f"cell is highest, {len(spread)} large ones in as many cells as keep them below "
             f"{100 * scenario.spread_share:.0f} % of one. So cells are meant for {rates[0]:,.0f} "
