@@ -227,7 +227,11 @@ def begin_app(app: Flask, stop: threading.Event) -> None:
     engine = services.engine
     start_telemetry("api", engine)
     app.traced = requests_of(app)
-    threading.Thread(target=announce_api, args=(engine, stop), name="presence", daemon=True).start()
+    presence = threading.Thread(
+        target=announce_api, args=(engine, stop), name="presence", daemon=True
+    )
+    presence.start()
+    app.extensions["fairline_presence"] = presence
     # What the relief dispatches is counted too, whether this process admits anything or not.
     services.admission.counting.start()
     broker = app.extensions["fairline_celery"]
@@ -266,6 +270,8 @@ def end_app(app: Flask, stop: threading.Event) -> None:
     services.admission.close(1.0)
     services.refused.close()
     services.gate.close(1.0)
+    # An announcement that is on its way would bring the row back.
+    app.extensions["fairline_presence"].join(1.0)
     with contextlib.suppress(StateStoreError):
         leave(services.engine, process_name("api"))
 
