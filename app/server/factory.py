@@ -271,7 +271,8 @@ def end_app(app: Flask, stop: threading.Event) -> None:
     services.refused.close()
     services.gate.close(1.0)
     # An announcement that is on its way would bring the row back.
-    app.extensions["fairline_presence"].join(1.0)
+    if (presence := app.extensions.get("fairline_presence")) is not None:
+        presence.join(1.0)
     with contextlib.suppress(StateStoreError):
         leave(services.engine, process_name("api"))
 
