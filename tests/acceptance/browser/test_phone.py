@@ -90,10 +90,11 @@ def test_a_table_that_scrolls_shows_where_it_goes_on(phone: Tab) -> None:
     expect(box).to_have_attribute("data-cut", "right")
     box.evaluate("one => one.scrollTo(60, 0)")
     expect(box).to_have_attribute("data-cut", "left right")
-    # Again if the table has grown meanwhile.
+    # Again if the table has grown meanwhile, or was replaced by a newer one.
     page.wait_for_function(
-        "one => { one.scrollTo(9999, 0); return one.dataset.cut === 'left' }",
-        arg=box.element_handle(),
+        "label => { const one = document.querySelector(`[aria-label='${label}']`);"
+        " one.scrollTo(9999, 0); return one.dataset.cut === 'left' }",
+        arg="Usage and cost by day",
     )
     page.set_viewport_size({"width": 1280, "height": 900})
     expect(box).to_have_attribute("data-cut", "")
