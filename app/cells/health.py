@@ -1,14 +1,15 @@
 """Health of cells: which of them do not answer, as this process sees it.
 
 A 503 of a cell raises suspicion: then its database is asked, and the cell is away once that fails
-twice, until it succeeds again. So a healthy cell costs nothing, and callers of one that is away do
-not wait for it.
+twice, or was not answered for a second, until it succeeds again. So a healthy cell costs nothing,
+and callers of one that is away do not wait for it.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 from models.store.errors import StateStoreError
@@ -19,6 +20,8 @@ logger = logging.getLogger(__name__)
 PROBE_SECONDS = 0.5
 #: Pause before a cell that did not answer once is asked again.
 AGAIN_SECONDS = 0.1
+#: A question that fails after so long is enough: who caused the suspicion had waited as well.
+SILENT_SECONDS = 1.0
 
 
 class CellHealth:
@@ -54,14 +57,15 @@ class CellHealth:
 
     def _watch(self, cell: str) -> None:
         """Ask until it answers."""
-        failures = 0
+        failures, began = 0, time.monotonic()
         try:
             while not self._closed.is_set() and not self._answers(cell):
                 failures += 1
-                if failures > 1 and cell not in self._away:
+                silent = time.monotonic() - began >= SILENT_SECONDS
+                if (failures > 1 or silent) and cell not in self._away:
                     logger.warning("cell %s is away", cell)
                     self._away.add(cell)
-                pause = AGAIN_SECONDS if failures == 1 else self._probe_seconds
+                pause = self._probe_seconds if cell in self._away else AGAIN_SECONDS
                 self._closed.wait(pause)
         finally:
             if cell in self._away and not self._closed.is_set():

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import logging
 import math
-import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from app.errors import CellUnavailable, Unauthenticated
@@ -37,6 +36,8 @@ logger = logging.getLogger(__name__)
 #: How long a key that does not exist is not looked for again, and how many such are remembered.
 UNKNOWN_SECONDS = 1.0
 MOST_UNKNOWN = 10_000
+#: How long other keys wait for a cell that does not answer.
+GROUP_SECONDS = 0.05
 
 
 class CellsToAsk(Protocol):
@@ -69,12 +70,52 @@ class AskedKey(NamedTuple):
     digest: bytes | None
 
 
-class KeyAnswers(NamedTuple):
-    """What the cells know of a key."""
+class KeyQuestion:
+    """Some keys that all cells are asked for, and what they have answered."""
 
-    found: tuple[FoundKey, ...]
-    #: Whether every cell answered.
-    complete: bool
+    def __init__(
+        self,
+        keys: Sequence[AskedKey],
+        cells: Iterable[str],
+        deadline: float,
+        clock: Callable[[], float],
+    ) -> None:
+        """``deadline``: who has not answered by then is not waited for."""
+        self.ids = [key.id for key in keys]
+        self.asked = frozenset(cells)
+        #: Cells that have not answered, or could not.
+        self.missing = set(self.asked)
+        self._deadline, self._clock = deadline, clock
+        self._waiting = set(self.asked)
+        self._keys = keys
+        self._found: dict[AskedKey, list[FoundKey]] = {key: [] for key in keys}
+        self._changed = threading.Condition()
+
+    def answer(self, cell: str, callers: Sequence[Caller | None] | None) -> None:
+        """A cell knows these callers by the ids; None: it does not answer."""
+        with self._changed:
+            self._waiting.discard(cell)
+            if callers is not None:
+                self.missing.discard(cell)
+                for key, caller in zip(self._keys, callers, strict=True):
+                    if caller is not None and fits(key, caller):
+                        tenant = None if caller.tenant is None else caller.tenant.name
+                        self._found[key].append(FoundKey(cell, tenant, caller.digest))
+            self._changed.notify_all()
+
+    def wait_for_all(self, seconds: float) -> None:
+        """Return when all cells have answered, or some of them not in so many seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting, seconds)
+
+    def wait_for(self, key: AskedKey) -> Sequence[FoundKey]:
+        """Where a key is. By its id alone it may be in several cells: all are waited for."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not self._waiting or (key.digest is not None and self._found[key]),
+                max(0.0, self._deadline - self._clock()),
+            )
+            return tuple(self._found[key])
 
 
 class KeyLookup:
@@ -96,12 +137,8 @@ class KeyLookup:
         self._unknown: dict[AskedKey, float] = {}
         #: Keys that only a cell that does not answer may know.
         self._unresolved: dict[AskedKey, float] = {}
-        self._questions: GroupCommit[AskedKey, KeyAnswers] = GroupCommit(
+        self._questions: GroupCommit[AskedKey, KeyQuestion] = GroupCommit(
             self._ask, name="keys of cells"
-        )
-        #: Apart: these wait for all cells.
-        self._id_questions: GroupCommit[AskedKey, KeyAnswers] = GroupCommit(
-            self._ask, name="keys of sessions"
         )
 
     def find(self, authorization: str) -> FoundKey | None:
@@ -144,17 +181,24 @@ class KeyLookup:
             return known
         if self._clock() < self._unresolved.get(asked, -math.inf):
             raise CellUnavailable
-        questions = self._id_questions if asked.digest is None else self._questions
-        answers = questions.submit(asked, self._seconds + 0.2)
-        if not answers.found:
-            if not answers.complete:
+        question = self._questions.submit(asked, self._seconds + 0.2)
+        found = question.wait_for(asked)
+        if found and asked.digest is not None:
+            self._known[asked] = found[0]
+            return found[0]
+        for cell in question.missing - {""}:
+            self._cells.suspect(cell)
+        complete = not question.missing and question.asked >= set(self._cells.cell_names())
+        if not found:
+            self._remember(self._unknown if complete else self._unresolved, asked)
+            if not complete:
                 raise CellUnavailable
             return None
-        if len({one.digest for one in answers.found}) > 1:
+        if len({one.digest for one in found}) > 1:
             raise Unauthenticated("Two API keys have this id. Send the key itself.")
-        if asked.digest is not None or answers.complete:
-            self._known[asked] = answers.found[0]
-        return answers.found[0]
+        if complete:
+            self._known[asked] = found[0]
+        return found[0]
 
     def _directory_of(self, known: FoundKey | None) -> Directory:
         """The directory of the cell that a key's tenant lives in."""
@@ -168,37 +212,15 @@ class KeyLookup:
         directory: Directory = app.extensions["fairline"].tenants.directory
         return directory
 
-    def _ask(self, keys: Sequence[AskedKey]) -> list[KeyAnswers]:
-        """Ask all cells at once, until each key is found or all have answered."""
-        asked = self._directories()
-        answers: queue.SimpleQueue[tuple[str, list[Caller | None] | None]] = queue.SimpleQueue()
-        for cell, directory in asked.items():
-            work = (cell, directory, [key.id for key in keys], answers)
+    def _ask(self, keys: Sequence[AskedKey]) -> list[KeyQuestion]:
+        """Ask all cells at once. Not longer than a moment: other keys wait meanwhile."""
+        directories = self._directories()
+        question = KeyQuestion(keys, directories, self._clock() + self._seconds, self._clock)
+        for cell, directory in directories.items():
+            work = (cell, directory, question)
             threading.Thread(target=look_up, args=work, name="find keys", daemon=True).start()
-        found: dict[AskedKey, list[FoundKey]] = {key: [] for key in keys}
-        every = any(key.digest is None for key in keys)
-        waiting, failed, deadline = set(asked), set[str](), self._clock() + self._seconds
-        while waiting and (every or not all(found.values())):
-            try:
-                cell, callers = answers.get(timeout=max(0.0, deadline - self._clock()))
-            except queue.Empty:
-                break
-            waiting.discard(cell)
-            if callers is None:
-                failed.add(cell)
-                continue
-            for key, caller in zip(keys, callers, strict=True):
-                if caller is not None and fits(key, caller):
-                    tenant = None if caller.tenant is None else caller.tenant.name
-                    found[key].append(FoundKey(cell, tenant, caller.digest))
-        if every or not all(found.values()):
-            failed |= waiting
-        for cell in failed - {""}:
-            self._cells.suspect(cell)
-        complete = not failed and asked.keys() >= set(self._cells.cell_names())
-        missing = [key for key in keys if not found[key]]
-        self._remember(self._unknown if complete else self._unresolved, missing)
-        return [KeyAnswers(tuple(found[key]), complete) for key in keys]
+        question.wait_for_all(GROUP_SECONDS)
+        return [question] * len(keys)
 
     def _directories(self) -> dict[str, Directory]:
         """The directories of the cells that are not away, and of the process's own database."""
@@ -208,11 +230,9 @@ class KeyLookup:
             apps[""] = self._cells.home
         return {name: app.extensions["fairline"].tenants.directory for name, app in apps.items()}
 
-    def _remember(self, kept: dict[AskedKey, float], keys: Sequence[AskedKey]) -> None:
-        until = self._clock() + UNKNOWN_SECONDS
-        for key in keys:
-            kept.pop(key, None)
-            kept[key] = until
+    def _remember(self, kept: dict[AskedKey, float], key: AskedKey) -> None:
+        kept.pop(key, None)
+        kept[key] = self._clock() + UNKNOWN_SECONDS
         while len(kept) > MOST_UNKNOWN:
             del kept[next(iter(kept))]
 
@@ -222,15 +242,10 @@ def fits(asked: AskedKey, caller: Caller) -> bool:
     return asked.digest is None or same_digest(caller.digest, asked.digest)
 
 
-def look_up(
-    cell: str,
-    directory: Directory,
-    keys: Sequence[str],
-    answers: queue.SimpleQueue[tuple[str, list[Caller | None] | None]],
-) -> None:
-    """Ask one cell; None: it did not answer."""
+def look_up(cell: str, directory: Directory, question: KeyQuestion) -> None:
+    """Ask one cell."""
     try:
-        answers.put((cell, directory.look_up(keys)))
+        question.answer(cell, directory.look_up(question.ids))
     except StateStoreError as error:
         logger.debug("cell %s: %s", cell, error)
-        answers.put((cell, None))
+        question.answer(cell, None)

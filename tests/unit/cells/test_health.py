@@ -73,6 +73,18 @@ def test_a_cell_that_does_not_answer_once_is_not_away(
     assert not caplog.messages
 
 
+def test_a_cell_that_is_silent_is_away_at_once(
+    databases: Databases, health: CellHealth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.cells.health.SILENT_SECONDS", 0.0)
+    monkeypatch.setattr("app.cells.health.AGAIN_SECONDS", 60.0)
+    databases.down = {"b"}
+    health.suspect("b")
+    wait_for(lambda: health.is_away("b"))
+    databases.down = set()
+    wait_for(lambda: not health.is_away("b"))
+
+
 def test_many_suspicions_are_one_question(databases: Databases, health: CellHealth) -> None:
     databases.answer.clear()
     for _ in range(20):
