@@ -1,6 +1,7 @@
 """What must hold for every 202: its job is in one cell, and ended there once.
 
-Wherever it was taken in, moved to or handed over.
+Wherever it was taken in, moved to or handed over. A request that its cell had admitted before it
+was taken in elsewhere has two ids: the later one is kept as an alias of the first.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ READ_JOBS = """
 READ_TAGGED = """
     SELECT id::text AS id FROM jobs WHERE payload->>'tag' LIKE :prefix
 """
+READ_ALIASES = """
+    SELECT alias.id::text AS id, alias.first::text AS first
+    FROM intake_jobs, unnest(job_ids, alias_of) AS alias (id, first) WHERE alias_of IS NOT NULL
+"""
 
 
 def settle(cells: Iterable[Cell], seconds: float = SETTLE_SECONDS) -> bool:
@@ -45,7 +50,8 @@ def judge(
     cells: Sequence[Cell], accepted: Mapping[str, str], witness: Path, *, prefix: str = "cells-"
 ) -> dict[str, list[str]]:
     """Faults by name. ``accepted``: ids by the key of their submission, which is their tag."""
-    ids = sorted(set(accepted.values()))
+    aliases = aliases_in(cells)
+    ids = sorted({aliases.get(one, one) for one in accepted.values()})
     found: dict[str, list[Any]] = {}
     extra: set[str] = set()
     for cell in cells:
@@ -65,6 +71,11 @@ def judge(
         ],
         "run twice": [one for one in ids if starts[one] > 1],
     }
+
+
+def aliases_in(cells: Sequence[Cell]) -> dict[str, str]:
+    """The first id of each request that was taken in once more, by its later one."""
+    return {row.id: row.first for cell in cells for row in rows(cell.engine, READ_ALIASES)}
 
 
 def fault_bars(faults: Mapping[str, Sequence[str]]) -> list[Bar]:

@@ -16,7 +16,7 @@ from typing import Any
 from loadtest.cells.clients import Clients
 from loadtest.cells.experiment_run import Run
 from loadtest.cells.installation import Cell, CellPlan, Customer, Installation, installation
-from loadtest.cells.judge import KEPT, fault_bars, fault_notes, judge, settle
+from loadtest.cells.judge import KEPT, aliases_in, fault_bars, fault_notes, judge, settle
 from loadtest.chaos.client import Api
 from loadtest.chaos.witness import read_lines
 from loadtest.fleet import rows, until
@@ -64,6 +64,8 @@ class Course:
     run_twice: list[str] = field(default_factory=list)
     #: Polls of such jobs by what they said.
     polls: dict[str, int] = field(default_factory=dict)
+    #: The same of ids that are aliases, when all is over.
+    alias_polls: dict[str, int] = field(default_factory=dict)
     #: The command, and until a job of every tenant had run.
     command_seconds: float = 0.0
     promoted_seconds: float = 0.0
@@ -140,6 +142,9 @@ def lose_and_find(run: Run, regions: Regions, plan: Plan, course: Course) -> Cli
         course.handed_over_seconds = regions.come_back(clients)
         run.wait("both regions there", plan.steady_seconds)
     settle([regions.lost, regions.other], END_SECONDS)
+    aliases = aliases_in([regions.lost, regions.other])
+    again = [item for item in clients.accepted.items() if item[1] in aliases]
+    course.alias_polls = poll(regions.port("us"), clients, again)
     lines = read_lines(regions.made.witness)
     starts = Counter(line.job for line in lines if line.what == "start")
     course.run_twice = sorted(job_id for job_id in taken.values() if starts[job_id] > 1)
@@ -200,6 +205,7 @@ def report(
     later: dict[str, list[str]],
 ) -> Report:
     handed_over = course.handed_over_seconds
+    aliases = sum(course.alias_polls.values())
     lines = [
         ("accepted while the region was away", f"{course.taken_in:,}"),
         ("requests kept at the end of that", f"{course.kept:,}"),
@@ -207,12 +213,14 @@ def report(
             "from the return of its database until all were handed over, s",
             f"{course.handed_over_seconds:.1f}",
         ),
+        ("of them admitted before the loss already: ids kept as aliases", f"{aliases:,}"),
         ("command `cells promote`, s", f"{course.command_seconds:.1f}"),
         ("until every tenant's jobs ran in the other cell, s", f"{course.promoted_seconds:.1f}"),
         ("accepted around the promotion", f"{len(second.accepted):,}"),
         ("requests admitted in both cells around the promotion", f"{course.doubled:,}"),
     ]
     queued = course.polls.get("200 queued cell_away", 0)
+    known = course.alias_polls.get("200 succeeded", 0)
     strange = first.strange + second.strange
     return Report(
         name="cells-region",
@@ -239,6 +247,7 @@ def report(
                 0.8 * plan.per_second * (plan.away_seconds - 3.0),
             ),
             at_least("polls that say queued, cell_away", queued, sum(course.polls.values())),
+            at_least("polls of aliases that say succeeded", known, aliases),
             *fault_bars(faults),
             *later_bars(later),
             at_most("promotion", course.promoted_seconds, PROMOTION_SECONDS, " s"),
