@@ -36,6 +36,10 @@ BATCH_SECONDS = 0.1
 #: … and that one message may carry to a worker: more, as dispatches are late by up to a turn of the
 #: scheduler, and the rest of one should not be a message of its own.
 MESSAGE_SECONDS = 2 * BATCH_SECONDS
+#: The express lane's credit is renewed so often even if nothing changed: it is good for a minute …
+GRANT_SECONDS = 5.0
+#: … and so often while little of it was spent: each time is a commit.
+REFILL_SECONDS = 0.25
 
 T = TypeVar("T")
 
@@ -92,6 +96,16 @@ def seconds_to_room(room: int, ready: int, ended_per_second: float) -> float:
     """When ``room_to_fill`` will find enough, if endings go on at this rate; 0 if it does now."""
     missing = min(ready, batch(ended_per_second)) - room
     return missing / ended_per_second if missing > 0 and ended_per_second > 0 else 0.0
+
+
+def credit_is_due(credit: int, wanted: int, seconds: float) -> bool:
+    """Whether to write the express lane's credit, last written so many seconds ago.
+
+    At once if there is too much of it, or less than half of what there could be.
+    """
+    if credit == wanted or wanted / 2 <= credit < wanted:
+        return seconds >= (GRANT_SECONDS if credit == wanted else REFILL_SECONDS)
+    return True
 
 
 def next_reserve(reserve: float, busy: int, slots: int) -> float:

@@ -18,7 +18,13 @@ from sqlalchemy import Engine
 from app.broker.publish import Publisher, release_undelivered
 from app.errors import BrokerUnavailable
 from app.policy.fairshare import Grant, fewest_first, free_slots, note_turn
-from app.policy.window import expected_rate, room_to_fill, seconds_to_room, window
+from app.policy.window import (
+    credit_is_due,
+    expected_rate,
+    room_to_fill,
+    seconds_to_room,
+    window,
+)
 from app.reads.estimates import Estimates
 from app.scheduler.dispatching.pool_queues import PoolQueue
 from app.scheduler.dispatching.pools import Pools, PoolState, Slice
@@ -47,8 +53,6 @@ BROKER_PING_SECONDS = 2.0
 SWEEP_PAUSE_SECONDS = 1.0
 #: While there is no room, the next look is when there will be, and so late at most.
 MOST_PAUSE_SECONDS = 0.1
-#: A permission, which is good for a minute, is renewed this often even if nothing changed.
-GRANT_SECONDS = 5.0
 #: While no pool has a job, a turn is a look at their counts, except once in so many seconds.
 REST_SECONDS = 10.0
 
@@ -297,8 +301,7 @@ class Dispatcher(RoleQueries):
         """Open the express lane for the free slots, or close it while jobs are queued."""
         free = pool.slots - pool.in_flight
         credit = max(0, free) if pool.ready <= 0 and not self._broker_away else 0
-        fresh = now - self._granted.get(pool.name, -GRANT_SECONDS) < GRANT_SECONDS
-        if credit == pool.credit and fresh:
+        if not credit_is_due(pool.credit, credit, now - self._granted.get(pool.name, -math.inf)):
             return
         self._write(GRANT, pool=pool.name, credit=credit, slots=pool.slots)
         self._granted[pool.name] = now

@@ -10,10 +10,13 @@ from hypothesis import strategies as st
 from app.policy.window import (
     BATCH_SECONDS,
     CEILING,
+    GRANT_SECONDS,
     LEAST_RESERVE_SECONDS,
     MOST_RESERVE_SECONDS,
+    REFILL_SECONDS,
     RESERVE_SECONDS,
     batch,
+    credit_is_due,
     expected_rate,
     next_reserve,
     packs,
@@ -168,3 +171,16 @@ def test_a_rate_follows_rises_at_once_and_never_undershoots(
     assert after >= min(rate, measured) - 1e-6
     if measured >= rate:
         assert after == measured
+
+
+@given(st.integers(-1, 50), st.integers(0, 50), st.floats(0, 10))
+def test_credit_is_never_too_much_and_never_short_for_long(
+    credit: int, wanted: int, seconds: float
+) -> None:
+    due = credit_is_due(credit, wanted, seconds)
+    if credit > wanted or credit < wanted / 2 or seconds >= GRANT_SECONDS:
+        assert due
+    elif credit < wanted:
+        assert due == (seconds >= REFILL_SECONDS)
+    else:
+        assert not due
