@@ -127,7 +127,7 @@ class Clients:
             now = time.time()
             self.sent.append(Sent(customer.name, key, due, now - due, now - sent, answer.status))
             if answer.status == 202:
-                self.accepted[key] = answer.document["id"]
+                self.accepted[key] = answer.document.get("id", "")  # a batch has many
                 return
             if answer.status == 0:
                 self.unanswered += 1
