@@ -19,7 +19,8 @@ from loadtest.cells.installation import Customer
 from loadtest.chaos.client import Answer, Api
 from loadtest.figures import percentile
 
-THREADS = 64
+#: More than may wait for a cell that is frozen: others would wait for a thread.
+THREADS = 256
 #: Pause before a submission that was not accepted is sent again.
 AGAIN_SECONDS = 0.5
 #: A client gives up on a request after this.
