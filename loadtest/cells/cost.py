@@ -99,7 +99,9 @@ def one_side(run: Run, side: str, plan: Plan) -> list[Cost]:
             clients = Clients(customers, {"": port}, per_second, LOADS[load][0], name=load)
             send(run, f"{load}: warming up", plan.warm_seconds, clients, cells)
             before = used(made)
-            clients = Clients(customers, {"": port}, per_second, LOADS[load][0], name=f"{load}-")
+            clients = Clients(
+                customers, {"": port}, per_second, LOADS[load][0], name=f"measured {load}"
+            )
             send(run, f"{load}: measuring", plan.seconds, clients, cells)
             after, jobs = used(made), LOADS[load][1] * len(clients.accepted)
             parts = {part: 1000 * (after[part] - before[part]) / max(1, jobs) for part in after}

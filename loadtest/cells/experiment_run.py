@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,9 +24,3 @@ class Run:
     def wait(self, what: str, seconds: float) -> None:
         """Let load go on for so long."""
         self.screen.wait(what, seconds)
-
-    def step(self, what: str, work: Callable[[], object]) -> None:
-        """Do something that takes a while."""
-        done = self.screen.task(what, 1.0)
-        work()
-        done(1.0)

@@ -34,6 +34,8 @@ PROMOTION_SECONDS = 300.0
 POLLED = 50
 #: For everything to end: a lost lease, a retry.
 END_SECONDS = 240.0
+#: For the first copies of the tenants.
+COPIED_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Course:
 
     #: Accepted while the region was away.
     taken_in: int = 0
-    #: Most rows that were kept at a time.
+    #: Rows that were kept at the end of that.
     kept: int = 0
     #: From the return of the region's database until nothing was kept any more.
     handed_over_seconds: float = 0.0
@@ -112,7 +114,7 @@ def run(run: Run) -> Report:
         regions = Regions(made, lost, other, customers)
         for region in ("eu", "us"):
             made.start_api(f"api-{region}", region)
-        time.sleep(3.0)  # for the copies of the tenants
+        until(lambda: copied(made) == TENANTS, COPIED_SECONDS, "copies of the tenants")
         first = lose_and_find(run, regions, plan, course)
         faults = judge([lost, other], first.accepted, made.witness, prefix="first-")
         faults["run twice"] = course.run_twice
@@ -121,6 +123,12 @@ def run(run: Run) -> Report:
         course.doubled = len(later.pop("admitted twice"))
         later.pop("run twice")  # runs that were cut off by the loss are repeated
     return report(plan, course, first, second, faults, later)
+
+
+def copied(made: Installation) -> int:
+    """Tenants that the registry has a copy of."""
+    assert made.registry is not None
+    return int(rows(made.registry, "SELECT count(*) FROM tenant_copies")[0][0])
 
 
 def lose_and_find(run: Run, regions: Regions, plan: Plan, course: Course) -> Clients:

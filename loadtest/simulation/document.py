@@ -130,7 +130,7 @@ def outcome(found: Found) -> str:
             f"{money(day.worker_money())}.",
             "",
             f"**Fair share.** A cell with {100 * SATURATED:.0f} % of the slots that the peak "
-            "needs, for half an hour. Compared are tenants that waited at every turn of a "
+            "needs, for ten minutes. Compared are tenants that waited at every turn of a "
             "period: how far their slot time was from what their weights entitle them to.",
             "",
             table_text(shares_table(found.crowded)),

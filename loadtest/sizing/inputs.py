@@ -58,7 +58,7 @@ INPUTS = (
     Input("a stack without jobs", f"{IDLE_PERCENT:g} % of a core", "`python -m loadtest.idle`"),
     Input("WAL of a job, alone, among others", f"{SINGLE_WAL:,.0f}, {GROUPED_WAL:,.0f} B", WRITES),
     Input("flushes of the WAL", f"{SINGLE_FLUSHES:g}, {GROUPED_FLUSHES:g} per job", WRITES),
-    Input("a finished job on disk, with indexes", f"{STORED_BYTES:,.0f} B", WRITES),
+    Input("a finished job in the table `jobs`, with indexes", f"{STORED_BYTES:,.0f} B", WRITES),
     Input("part of the workers' slots in use, over a day", f"{FILLED:g}", ASSUMED),
     Input("jobs per second of a cell at the peak", f"{CELL_PER_SECOND:,.0f}", ASSUMED),
     Input("peak of a day ÷ its mean", f"{PEAK:.2f}", ASSUMED),
