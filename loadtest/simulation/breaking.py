@@ -9,6 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 
 from loadtest.simulation.outcome import Outcome, simulate
+from loadtest.simulation.waits import BUCKET_SECONDS
 from loadtest.simulation.world import PEAK_SECOND, POOL_NAMES, Scenario, build, slot_seconds
 from models.pools import POOLS
 
@@ -118,7 +119,8 @@ def climb(scenario: Scenario, number: int) -> Ladder:
         changed = around_peak(change.apply(scenario, value), change.before_seconds)
         outcome = fullest(replace(changed, cell_limit=math.inf))
         p99 = {pool: outcome.start(pool, 0.99) for pool in POOL_NAMES}
-        busiest = max(outcome.arrivals()) / outcome.whole
+        [cell] = outcome.cells
+        busiest = max(cell.arrivals) / BUCKET_SECONDS
         trials.append(Trial(value, p99, busiest, tuple(outcome.missed())))
         if outcome.missed():
             break

@@ -70,6 +70,7 @@ def table_text(made: Table) -> str:
 
 def opening(found: Found) -> str:
     day = found.day
+    other = next(cell for cell in day.cells if cell.number != day.world.lost)
     return (
         "# Two billion jobs per day, simulated\n\n"
         "`make simulation` runs a day of virtual time with the product's own policy objects: "
@@ -81,8 +82,9 @@ def opening(found: Found) -> str:
         "seed gives the same numbers; this page is written by `python -m loadtest.simulation "
         f"--docs` (seed {day.scenario.seed}), and a shorter run is part of `make test`.\n\n"
         f"{len(day.cells)} of the cells are simulated: the lost one, the fullest, the emptiest and "
-        "others between them. Cells share nothing, so the others are taken to be like these: "
-        f"counts of all cells are those of the simulated ones times {day.whole:.2f}, by load."
+        "others between them. Cells share nothing, so those that were not simulated are taken to "
+        "be like the ones that were and not lost: by load, each of these counts "
+        f"{day.stands_for(other):.2f} times in what is said of all cells."
     )
 
 

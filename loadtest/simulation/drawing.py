@@ -45,6 +45,7 @@ def draw_starts(day: Outcome, file: Path) -> None:
             axis.set_title(f"{pool}: seconds from submission to start")
             axis.axvline(PEAK_SECOND / 3600, color=IDEAL, lw=0.8, ls=":")
             axis.legend(loc="upper left", ncols=3)
+        axes[-1].set(xlim=(0, 24), xticks=range(0, 25, 3))
         axes[-1].set_xlabel("hour of the day; a cell is lost at 14:00, a dependency fails at 16:00")
 
 
@@ -58,6 +59,8 @@ def draw_workers(day: Outcome, crowded: Outcome, file: Path) -> None:
             middle.plot(across, day.workers(pool), color=colour, label=pool)
         middle.set_title("workers of all cells")
         middle.legend(loc="upper left")
+        for axis in (top, middle):
+            axis.set(xlim=(0, 24), xticks=range(0, 25, 3))
         middle.set_xlabel("hour of the day")
         names = [tier.value for tier in TIERS]
         errors = [100 * (crowded.share("off", place) or 0.0) for place in range(len(TIERS))]

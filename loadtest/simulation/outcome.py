@@ -40,11 +40,19 @@ class Outcome:
     def scenario(self) -> Scenario:
         return self.world.scenario
 
+    def stands_for(self, cell: CellResult) -> float:
+        """How many cells a simulated one stands for, by load; the lost one for itself."""
+        lost = self.world.lost
+        others = [each for each in self.cells if each.number != lost]
+        if cell.number == lost and others:
+            return 1.0
+        alike = [each for each in self.world.cells if not others or each.number != lost]
+        return sum(each.rate for each in alike) / sum(each.rate for each in others or self.cells)
+
     @property
-    def whole(self) -> float:
-        """Times what was simulated that all cells are, by their load."""
-        all_cells = sum(cell.rate for cell in self.world.cells)
-        return all_cells / sum(cell.rate for cell in self.cells)
+    def arrived_in_all(self) -> float:
+        """Jobs that were submitted to all cells."""
+        return sum(self.stands_for(cell) * cell.arrived for cell in self.cells)
 
     @property
     def arrived(self) -> int:
@@ -110,16 +118,22 @@ class Outcome:
 
     def workers(self, pool: str) -> list[float]:
         """Workers of all cells, of every five minutes."""
-        totals = np.sum([cell.pools[pool].workers for cell in self.cells], axis=0)
-        return [float(each) * self.whole for each in totals]
+        return self._of_all([cell.pools[pool].workers for cell in self.cells])
 
     def arrivals(self) -> list[float]:
         """Per second, of every five minutes."""
-        totals = np.sum([cell.arrivals for cell in self.cells], axis=0)
-        return [float(each) * self.whole / BUCKET_SECONDS for each in totals]
+        totals = self._of_all([cell.arrivals for cell in self.cells])
+        return [each / BUCKET_SECONDS for each in totals]
 
     def worker_hours(self, pool: str) -> float:
-        return self.whole * sum(cell.pools[pool].worker_seconds for cell in self.cells) / 3600
+        [seconds] = self._of_all([[cell.pools[pool].worker_seconds] for cell in self.cells])
+        return seconds / 3600
+
+    def _of_all(self, by_cell: Sequence[Sequence[float] | Counts]) -> list[float]:
+        """Sums over all cells, made from those of the simulated ones."""
+        times = [self.stands_for(cell) for cell in self.cells]
+        scaled = [n * np.asarray(values) for n, values in zip(times, by_cell, strict=True)]
+        return [float(each) for each in np.sum(scaled, axis=0)]
 
     def worker_money(self) -> float:
         """What the workers cost in the simulated time."""

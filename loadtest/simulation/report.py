@@ -62,17 +62,30 @@ def findings(found: Found) -> list[str]:
     )
     peak = max(day.arrivals())
     said = [
-        f"{day.arrived * day.whole / 1e9:.2f} billion jobs of {day.scenario.tenants:,} tenants in "
+        f"{day.arrived_in_all / 1e9:.2f} billion jobs of {day.scenario.tenants:,} tenants in "
         f"{day.scenario.cells} cells, {peak:,.0f} per second in the busiest five minutes: 99 of "
         f"100 start within {started}.",
-        f"Every arrival is accounted for: {day.ended('succeeded'):,} succeeded, "
-        f"{day.ended('dead'):,} are dead letters, {day.refused('rate'):,} were refused for their "
-        f"tenant's rate, {day.ended('unfinished'):,} are under way at the end.",
+        "Every arrival in the simulated cells is accounted for: "
+        f"{day.ended('succeeded'):,} succeeded, {day.ended('dead'):,} are dead letters, "
+        f"{day.refused('rate'):,} were refused for their tenant's rate, {day.ended('unfinished'):,} are under way at the end.",
         f"Workers take {money(day.worker_money())} (assumed prices), at most "
         f"{max(map(sum, zip(*(day.workers(pool) for pool in POOL_NAMES), strict=True))):,.0f} "
         "at a time.",
+        *worst(day),
     ]
     return said + [sentence(ladder) for ladder in found.ladders]
+
+
+def worst(day: Outcome) -> list[str]:
+    """Which objectives were missed in some five minutes, though not over the day."""
+    missed = [
+        f"{pool} {seconds(day.worst(pool))}"
+        for pool in POOL_NAMES
+        if day.worst(pool) > OBJECTIVES[pool]
+    ]
+    if not missed:
+        return []
+    return [f"In the worst five minutes the p99 is above the objective: {', '.join(missed)}."]
 
 
 def sentence(ladder: Ladder) -> str:
