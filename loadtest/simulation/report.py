@@ -67,7 +67,8 @@ def findings(found: Found) -> list[str]:
         f"100 start within {started}.",
         "Every arrival in the simulated cells is accounted for: "
         f"{day.ended('succeeded'):,} succeeded, {day.ended('dead'):,} are dead letters, "
-        f"{day.refused('rate'):,} were refused for their tenant's rate, {day.ended('unfinished'):,} are under way at the end.",
+        f"{day.refused('rate'):,} were refused for their tenant's rate, "
+        f"{day.ended('unfinished'):,} are under way at the end.",
         f"Workers take {money(day.worker_money())} (assumed prices), at most "
         f"{max(map(sum, zip(*(day.workers(pool) for pool in POOL_NAMES), strict=True))):,.0f} "
         "at a time.",
