@@ -14,7 +14,7 @@ from loadtest.simulation.breaking import fullest, saturated
 from loadtest.simulation.cell import OUTAGE_BEGIN, CellSimulation
 from loadtest.simulation.outcome import Outcome, simulate
 from loadtest.simulation.report import MOST_SHARE_ERROR, Found, judge
-from loadtest.simulation.waits import Waits, Why, quantile
+from loadtest.simulation.waits import BUCKET_SECONDS, Waits, Why, quantile
 from loadtest.simulation.world import (
     DAY_SECONDS,
     KINDS,
@@ -77,6 +77,19 @@ def test_objectives_are_kept_in_the_fullest_cell_at_the_peak(peak: Outcome) -> N
 def test_every_arrival_of_the_peak_is_refused_under_way_or_ended(peak: Outcome) -> None:
     assert peak.balanced
     assert peak.ended("succeeded") > 0.99 * peak.arrived
+
+
+def test_a_simulated_cell_stands_for_others_and_the_lost_one_for_itself(peak: Outcome) -> None:
+    [cell] = peak.cells
+    assert peak.stands_for(cell) * cell.rate == pytest.approx(150_000)
+    number = peak.world.lost
+    lost = replace(cell, number=number, rate=peak.world.cells[number].rate)
+    both = Outcome(peak.world, (cell, lost))
+    assert both.stands_for(lost) == 1.0
+    assert both.stands_for(cell) * cell.rate + lost.rate == pytest.approx(150_000)
+    assert both.arrivals()[0] == pytest.approx(
+        (both.stands_for(cell) + 1.0) * cell.arrivals[0] / BUCKET_SECONDS
+    )
 
 
 def test_an_objective_that_is_missed_is_seen() -> None:
