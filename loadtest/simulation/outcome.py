@@ -42,12 +42,12 @@ class Outcome:
 
     def stands_for(self, cell: CellResult) -> float:
         """How many cells a simulated one stands for, by load; the lost one for itself."""
-        lost = self.world.lost
-        others = [each for each in self.cells if each.number != lost]
-        if cell.number == lost and others:
-            return 1.0
-        alike = [each for each in self.world.cells if not others or each.number != lost]
-        return sum(each.rate for each in alike) / sum(each.rate for each in others or self.cells)
+        all_cells = sum(each.rate for each in self.world.cells)
+        lost = sum(each.rate for each in self.cells if each.number == self.world.lost)
+        others = sum(each.rate for each in self.cells) - lost
+        if not others:
+            return all_cells / lost
+        return 1.0 if cell.number == self.world.lost else (all_cells - lost) / others
 
     @property
     def arrived_in_all(self) -> float:
