@@ -168,6 +168,9 @@ class MoveRunner:
     # The steps: each returns the next one, or None if it has to be gone on with.
 
     def _prepare(self) -> MoveStep | None:
+        if self._is_closed:  # whoever could not close them died before they were all opened again
+            self._reopen(MoveStep.PREPARE)
+            return MoveStep.PREPARE
         for cell in {*self.move.admitting, *self.move.leaving} - {self._terms_cell}:
             require_same_schema(self._rows.engine(self._terms_cell), self._rows.engine(cell))
         self._copy_own_rows()
@@ -195,6 +198,13 @@ class MoveRunner:
             self._reopen(MoveStep.PREPARE)  # nobody is refused meanwhile
             return MoveStep.CLOSE
         return MoveStep.KEYS
+
+    @property
+    def _is_closed(self) -> bool:
+        """Whether a cell that new jobs go to admits less than the placement says."""
+        placed, tenant_id = self._placement, self._rows.tenant_id
+        admitting = [cell for cell, weight in placed.weights.items() if weight > 0]
+        return any(is_closed(self._rows.engine(cell), tenant_id, placed) for cell in admitting)
 
     def _reopen(self, step: MoveStep) -> None:
         """The same placement with a later version: the cells were closed to this one."""
@@ -270,8 +280,7 @@ class MoveRunner:
         return MoveStep.REMOVE
 
     def _undo(self) -> MoveStep | None:
-        weights, tenant_id = self._placement.weights, self._rows.tenant_id
-        if any(is_closed(self._rows.engine(cell), tenant_id, self._placement) for cell in weights):
+        if self._is_closed:
             self._reopen(MoveStep.UNDO)
         for cell in self._new:
             if not self._rows.remove(cell):
