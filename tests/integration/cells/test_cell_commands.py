@@ -18,6 +18,7 @@ from app.errors import Conflict
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import Running
 from app.tenants.changes import create_tenant
+from models.cells.placements import read_placement
 from models.cells.registry import TENANTS_OF_A_CELL, read_cells, read_identity
 from models.settings import DatabaseSettings
 from models.store.session import open_engine
@@ -109,6 +110,21 @@ def test_adding_a_cell_again_changes_its_address(
     copied = add(type_line, "cell-3", urls[1])
     assert copied.exit_code == 1, "a database is of one cell"
     assert len(read_cells(databases[0].engine)) == 2
+
+
+def test_adding_a_cell_again_leaves_the_placements_of_its_tenants(
+    type_line: Type, urls: list[str], databases: list[DatabaseFixture]
+) -> None:
+    """A spread has closed the cell to processes that know this version, before it flips."""
+    add(type_line, "cell-1", urls[0])
+    add(type_line, "cell-2", urls[1])
+    type_line("tenants create old --cell cell-1")
+    create_tenant(databases[0].engine, "unplaced")
+    before = read_placement(databases[0].engine, "old")
+    again = add(type_line, "cell-1", urls[0], "--region us")
+    assert again.exit_code == 0 and "number 1, 2 tenants" in again.output
+    assert read_placement(databases[0].engine, "old") == before
+    assert "cell-1=1" in type_line("tenants where unplaced").output
 
 
 @pytest.mark.parametrize(
