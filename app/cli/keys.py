@@ -79,10 +79,11 @@ def issue(
         raise click.UsageError("Give either --tenant or --operator.")
     with nullcontext(database()) if tenant is None else cells_of(tenant) as engine:
         issued = changes.issue_key(engine, tenant, label, scopes=scopes, expires_at=expires)
-    click.echo(issued.key)
-    # On stderr, so that a script reads the key and nothing else.
-    revoking = f"flask --app app keys revoke {issued.id}"
-    click.echo(f"It is not shown again. To revoke it: {revoking}", err=True)
+        # Before it is copied: if another cell is away, the key is there and is not shown again.
+        click.echo(issued.key)
+        # On stderr, so that a script reads the key and nothing else.
+        revoking = f"flask --app app keys revoke {issued.id}"
+        click.echo(f"It is not shown again. To revoke it: {revoking}", err=True)
 
 
 keys.add_command(issue, "create")
