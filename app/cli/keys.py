@@ -122,7 +122,9 @@ def show_keys(tenant: str | None) -> None:
     found: dict[str, ListedKey] = {}
     with every_database() as engines:
         known = False
-        for engine in engines:
+        # An operator's may be in a database that is no cell's.
+        home = [database()] if tenant is None else []
+        for engine in (*home, *engines):
             with connect(engine) as connection:
                 listed = None if tenant is None else read_tenant(connection, tenant)
                 if tenant is not None and listed is None:

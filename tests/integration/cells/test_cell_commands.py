@@ -194,6 +194,25 @@ def test_a_key_is_shown_although_another_cell_of_its_tenant_is_away(
     assert sent is not None and sent.id == row.id
 
 
+def test_operator_keys_are_listed_also_of_a_database_that_is_no_cell(
+    type_line: Type, urls: list[str], databases: list[DatabaseFixture]
+) -> None:
+    add(type_line, "cell-1", urls[1])
+    type_line("tenants create one")
+    for line in ("keys issue --operator", "keys issue --tenant one"):
+        assert type_line(line).exit_code == 0
+    [operators] = databases[0].query("SELECT id FROM api_keys")
+    [tenants] = databases[1].query("SELECT id FROM api_keys")
+
+    def listed(line: str) -> list[str]:
+        return [shown.split()[0] for shown in type_line(line).output.splitlines()[1:]]
+
+    assert listed("keys list") == [operators.id, tenants.id]
+    assert listed("keys list --tenant one") == [tenants.id]
+    add(type_line, "cell-2", urls[0])
+    assert sorted(listed("keys list")) == sorted([operators.id, tenants.id]), "each of them once"
+
+
 def test_draining_moves_the_tenants_of_a_cell(
     type_line: Type, urls: list[str], databases: list[DatabaseFixture]
 ) -> None:
