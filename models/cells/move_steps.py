@@ -165,7 +165,8 @@ class MoveRunner:
         moves.renew(self._registry, self.move, error="the tenant is being deleted")
         return False
 
-    # The steps: each returns the next one, or None if it has to be gone on with.
+    # The steps: each returns the next one; its own if the registry knows already what is next, or
+    # that the move has ended; None if it has to be gone on with.
 
     def _prepare(self) -> MoveStep | None:
         if self._is_closed:  # whoever could not close them died before they were all opened again
@@ -222,7 +223,7 @@ class MoveRunner:
 
     def _flip(self) -> MoveStep | None:
         moves.place(self._registry, self.move, self.move.wanted, MoveStep.OPEN)
-        return MoveStep.FLIP  # the registry has the next one already
+        return MoveStep.FLIP
 
     def _open(self) -> MoveStep | None:
         for source in self.move.leaving:
@@ -265,7 +266,7 @@ class MoveRunner:
         if not self.move.leaving:
             return MoveStep.REMOVE
         moves.place(self._registry, self.move, self.move.admitting, MoveStep.REMOVE)
-        return MoveStep.DROP  # the registry has the next one already
+        return MoveStep.DROP
 
     def _remove(self) -> MoveStep | None:
         if self.move.leaving and self.move.age_seconds < self._known_seconds:
