@@ -14,7 +14,7 @@ from app.scheduler.maintenance.mover import Mover
 from app.scheduler.maintenance.placement_check import PlacementCheck
 from models.blobs import open_blobs
 from models.cells import move_steps, row_mover
-from models.cells.away import StillAdmitting
+from models.cells.away import StillAdmitting, set_away
 from models.cells.moves import MoveStep
 from models.cells.placements import read_placement
 from models.cells.tenant_rows import read_idempotency_keys
@@ -146,7 +146,6 @@ def test_a_cell_that_was_not_opened_again_is_opened_by_the_next_runner(
     monkeypatch.setattr(move_steps, "OPEN_SECONDS", 0.2)
     cells.request(b=1)
     cells.execute("UPDATE moves SET step = 'close'")
-    set_away = move_steps.set_away
 
     def dying(*args: Any, away: bool) -> bool:
         if not away:
