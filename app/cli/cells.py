@@ -19,6 +19,7 @@ from models.cells.placements import (
     least_used_cells,
     place_tenant,
     read_named_placements,
+    read_placement,
     read_placements,
     tenants_of_cells,
 )
@@ -182,8 +183,11 @@ def place_all(registry: Engine, engine: Engine, cell: CellRow) -> int:
     """Place the tenants that a cell has, unless others of their names are placed elsewhere."""
     placed = 0
     for row in fetch(engine, READ_TENANTS):
-        with transaction(registry) as connection:
-            placement = place_tenant(connection, row.name, {cell.name: 1.0})
+        # One that is placed keeps its version: a move of it may have closed a cell to that one.
+        placement = read_placement(registry, row.name)
+        if placement is None:
+            with transaction(registry) as connection:
+                placement = place_tenant(connection, row.name, {cell.name: 1.0})
         placed += cell.name in placement.weights
         if cell.name not in placement.weights:
             where = ", ".join(placement.weights)

@@ -79,10 +79,11 @@ def issue(
         raise click.UsageError("Give either --tenant or --operator.")
     with nullcontext(database()) if tenant is None else cells_of(tenant) as engine:
         issued = changes.issue_key(engine, tenant, label, scopes=scopes, expires_at=expires)
-    click.echo(issued.key)
-    # On stderr, so that a script reads the key and nothing else.
-    revoking = f"flask --app app keys revoke {issued.id}"
-    click.echo(f"It is not shown again. To revoke it: {revoking}", err=True)
+        # Before it is copied: if another cell is away, the key is there and is not shown again.
+        click.echo(issued.key)
+        # On stderr, so that a script reads the key and nothing else.
+        revoking = f"flask --app app keys revoke {issued.id}"
+        click.echo(f"It is not shown again. To revoke it: {revoking}", err=True)
 
 
 keys.add_command(issue, "create")
@@ -121,7 +122,9 @@ def show_keys(tenant: str | None) -> None:
     found: dict[str, ListedKey] = {}
     with every_database() as engines:
         known = False
-        for engine in engines:
+        # An operator's may be in a database that is no cell's.
+        home = [database()] if tenant is None else []
+        for engine in (*home, *engines):
             with connect(engine) as connection:
                 listed = None if tenant is None else read_tenant(connection, tenant)
                 if tenant is not None and listed is None:

@@ -50,21 +50,6 @@ class Placement:
             return admitting[0]
         return max(admitting, key=lambda cell: (score(cell, self.weights[cell], token), cell))
 
-    def share(self, cell: str) -> float:
-        """The part of the tenant's limits that holds in this cell; 0: it admits nothing."""
-        return max(0.0, self.weights.get(cell, 0.0)) / sum(
-            self.weights[each] for each in self.admitting
-        )
-
-    def towards(self, wanted: Mapping[str, float]) -> Placement:
-        """The next one on the way to ``wanted``: cells that it does not name admit nothing."""
-        return Placement(self.version + 1, {**dict.fromkeys(self.weights, 0.0), **wanted})
-
-    def without(self, cell: str) -> Placement:
-        """The next one when this cell, which was being emptied, is empty."""
-        left = {name: weight for name, weight in self.weights.items() if name != cell}
-        return Placement(self.version + 1, left)
-
 
 def score(cell: str, weight: float, token: bytes) -> float:
     """What is drawn for a cell: of several, each is the highest in proportion to its weight."""

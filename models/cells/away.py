@@ -1,11 +1,11 @@
 """Closes a cell to a tenant that lives in another one, and opens it when the tenant comes.
 
-`close_tenant`: nothing more is admitted or dispatched. `open_tenant`: it is again, but submissions
-with an idempotency key only from API processes that know this version of the placement. Those that
-know an earlier one might send a repetition of the same request to another cell; they are refused,
-read the placement again and send it to where it belongs. So when a tenant is spread over more
-cells, the one that it was in is opened too, with the new version, and the keys that it has by then
-are copied to the others before these are opened.
+`set_away` with ``away``: nothing more is admitted or dispatched. Without: it is again, but
+submissions with an idempotency key only from API processes that know this version of the placement.
+Those that know an earlier one might send a repetition of the same request to another cell; they are
+refused, read the placement again and send it to where it belongs. So when a tenant is spread over
+more cells, the one that it was in is opened too, with the new version, and the keys that it has by
+then are copied to the others before these are opened.
 
 A row stays for good, also when the tenant has left: an API process that has not reached the
 registry for long may still send something, with a key that it has cached.
@@ -21,7 +21,6 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row
 
-from models.jobs.held_back import AWAY
 from models.store.session import connect, fetch
 
 #: With the mark by which processes notice that a tenant has changed. An earlier placement than the
@@ -52,36 +51,16 @@ OPEN_TRANSACTIONS = """
 """
 LOOK_SECONDS = 0.02
 
-__all__ = ["AWAY", "StillAdmitting", "close_tenant", "open_tenant", "wait_for_older_statements"]
-
 
 class StillAdmitting(Exception):
     """Statements that began before a tenant was sent away have not ended yet."""
 
 
-def close_tenant(engine: Engine, tenant_id: int, version: int) -> bool:
-    """Admit and dispatch nothing more for a tenant, in statements that begin after this.
-
-    Whether that holds now: not if a later placement was written before.
-    """
-    return _set_away(engine, tenant_id, version, away=True)
-
-
-def open_tenant(engine: Engine, tenant_id: int, version: int) -> bool:
-    """Admit for a tenant; with a key, from callers who know this version of its placement.
-
-    Whether that holds now: not if a later placement was written before.
-    """
-    return _set_away(engine, tenant_id, version, away=False)
-
-
-def _set_away(engine: Engine, tenant_id: int, version: int, *, away: bool) -> bool:
-    with connect(engine) as connection:
-        return set_away(connection, tenant_id, version, away=away)
-
-
 def set_away(connection: Connection, tenant_id: int, version: int, *, away: bool) -> bool:
-    """The same as a part of a transaction."""
+    """Close a cell to a tenant, or open it, for statements that begin after the commit.
+
+    Whether that holds then: not if a later placement was written before.
+    """
     asked = {"tenant_id": tenant_id, "version": version, "away": away}
     return connection.exec_driver_sql(SET_AWAY, asked).first() is not None
 

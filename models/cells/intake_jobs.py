@@ -27,6 +27,7 @@ from sqlalchemy import Connection, Engine, Row
 from models.encryption.key_ring import ContentKind, Place
 from models.encryption.values import decrypt_text, digest_matches, encrypt_digest, encrypt_text
 from models.jobs.hand_over import IntakeRequest
+from models.jobs.ids import BELOW_ALL
 from models.jobs.submission import Admitted, IdempotencyKey, KeyReused, Submission
 from models.leadership import STILL_LEADER
 from models.store.arrays import plain_array, text_array
@@ -35,8 +36,6 @@ from models.store.session import connect, execute, fetch
 #: Jobs that are handed over together, and the bytes of their bodies, unless one request has more.
 MOST_JOBS = 500
 MOST_BYTES = 16 * 1_048_576
-#: Before all others.
-NIL_ID = "00000000-0000-0000-0000-000000000000"
 #: Fields of a submission that are times.
 TIMES = ("execute_at", "not_after")
 
@@ -290,7 +289,7 @@ def waiting_tenants(engine: Engine) -> list[str]:
     return [row.tenant for row in fetch(engine, TENANTS)]
 
 
-def next_waiting(engine: Engine, tenant: str, after: str = NIL_ID) -> list[WaitingRow]:
+def next_waiting(engine: Engine, tenant: str, after: str = BELOW_ALL) -> list[WaitingRow]:
     """The tenant's oldest rows, of those after this one: as many as are handed over together."""
     rows = fetch(engine, NEXT, {"tenant": tenant, "after": after})
     return [WaitingRow._make(row) for row in rows]

@@ -165,9 +165,13 @@ class MoveRunner:
         moves.renew(self._registry, self.move, error="the tenant is being deleted")
         return False
 
-    # The steps: each returns the next one, or None if it has to be gone on with.
+    # The steps: each returns the next one; its own if the registry knows already what is next, or
+    # that the move has ended; None if it has to be gone on with.
 
     def _prepare(self) -> MoveStep | None:
+        if self._is_closed:  # whoever could not close them died before they were all opened again
+            self._reopen(MoveStep.PREPARE)
+            return MoveStep.PREPARE
         for cell in {*self.move.admitting, *self.move.leaving} - {self._terms_cell}:
             require_same_schema(self._rows.engine(self._terms_cell), self._rows.engine(cell))
         self._copy_own_rows()
@@ -196,6 +200,13 @@ class MoveRunner:
             return MoveStep.CLOSE
         return MoveStep.KEYS
 
+    @property
+    def _is_closed(self) -> bool:
+        """Whether a cell that new jobs go to admits less than the placement says."""
+        placed, tenant_id = self._placement, self._rows.tenant_id
+        admitting = [cell for cell, weight in placed.weights.items() if weight > 0]
+        return any(is_closed(self._rows.engine(cell), tenant_id, placed) for cell in admitting)
+
     def _reopen(self, step: MoveStep) -> None:
         """The same placement with a later version: the cells were closed to this one."""
         weights = self._placement.weights
@@ -212,7 +223,7 @@ class MoveRunner:
 
     def _flip(self) -> MoveStep | None:
         moves.place(self._registry, self.move, self.move.wanted, MoveStep.OPEN)
-        return MoveStep.FLIP  # the registry has the next one already
+        return MoveStep.FLIP
 
     def _open(self) -> MoveStep | None:
         for source in self.move.leaving:
@@ -255,7 +266,7 @@ class MoveRunner:
         if not self.move.leaving:
             return MoveStep.REMOVE
         moves.place(self._registry, self.move, self.move.admitting, MoveStep.REMOVE)
-        return MoveStep.DROP  # the registry has the next one already
+        return MoveStep.DROP
 
     def _remove(self) -> MoveStep | None:
         if self.move.leaving and self.move.age_seconds < self._known_seconds:
@@ -270,8 +281,7 @@ class MoveRunner:
         return MoveStep.REMOVE
 
     def _undo(self) -> MoveStep | None:
-        weights, tenant_id = self._placement.weights, self._rows.tenant_id
-        if any(is_closed(self._rows.engine(cell), tenant_id, self._placement) for cell in weights):
+        if self._is_closed:
             self._reopen(MoveStep.UNDO)
         for cell in self._new:
             if not self._rows.remove(cell):

@@ -148,15 +148,23 @@ LIVES_HERE = """
 
 
 class CopiedTerms(StrEnum):
-    """Which terms replace those that a cell has, as a condition."""
+    """Which terms replace those that a cell has."""
 
-    ALL = "true"
+    ALL = "all"
     #: That were changed since they were copied.
-    CHANGED = "(true)"
+    CHANGED = "changed"
     #: And later than those that the cell has.
-    LATER = "excluded.changed_at > known.changed_at"
-    NONE = "false"
+    LATER = "later"
+    NONE = "none"
 
+
+#: As a condition; whether they were changed is known before.
+REPLACES = {
+    CopiedTerms.ALL: "true",
+    CopiedTerms.CHANGED: "true",
+    CopiedTerms.LATER: "excluded.changed_at > known.changed_at",
+    CopiedTerms.NONE: "false",
+}
 
 OwnRows = Mapping[str, list[TextRow]]
 
@@ -205,7 +213,7 @@ def write_own_rows(
     known = connection.exec_driver_sql(HAS_TENANT, asked).scalar_one()
     if lives_here and not known:
         return
-    written = TENANTS.insert(connection, rows["tenants"], terms_conflict(terms.value))
+    written = TENANTS.insert(connection, rows["tenants"], terms_conflict(REPLACES[terms]))
     API_KEYS.insert(connection, rows["api_keys"], WRITE_KEYS)
     if written or terms in (CopiedTerms.ALL, CopiedTerms.CHANGED):
         pools = [row["pool"] for row in rows["tenant_limits"]]

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from models.jobs.cancel import NOT_ENDED, UPDATE
+from models.jobs.ids import ABOVE_ALL
 from models.jobs.states import JobStatus
 from models.store.arrays import plain_array
 from models.store.row_copies import CopiedTable, TextRow
@@ -37,8 +38,6 @@ MOVED_SHARD = 16
 REPORTED_AGAIN = "interval '1 hour'"
 FIRST_XID = "'1'::xid8"
 
-#: No job has it.
-HIGHEST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 IN_FLIGHT = "IN ('dispatched', 'running')"
 #: As it is stored: of what is compressed or apart from its row, nothing is read.
 SIZE = """500 + pg_column_size(job.payload) + coalesce(pg_column_size(job.result), 0) + coalesce((
@@ -160,7 +159,7 @@ def take_jobs(
     ``before``: of those that do not wait, only ones behind the last of an earlier call. What was
     deleted is in the index for as long as some transaction is open, and would be walked over again.
     """
-    asked = {"tenant_id": tenant_id, "pools": list(pools), "before": before or HIGHEST_ID}
+    asked = {"tenant_id": tenant_id, "pools": list(pools), "before": before or ABOVE_ALL}
     queued = connection.exec_driver_sql(CHOOSE_QUEUED, asked).all()
     found = queued or connection.exec_driver_sql(CHOOSE_REST, asked).all()
     chosen: list[str] = []

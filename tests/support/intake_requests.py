@@ -6,13 +6,13 @@ from pathlib import Path
 
 from app.scheduler.maintenance.intake_handover import IntakeHandover
 from models.blobs import open_blobs
-from models.cells.away import close_tenant, open_tenant
 from models.cells.intake_jobs import begin_handing_over
 from models.cells.placements import change_placement, read_placement
 from models.jobs.hand_over import IntakeRequest
 from models.jobs.ids import new_id
 from models.jobs.submission import IdempotencyKey, Submission
 from models.store.session import transaction
+from tests.support.away_tenants import close_tenant, open_tenant
 from tests.support.cell_databases import TestCell, TestCells
 
 DAY = 86_400.0

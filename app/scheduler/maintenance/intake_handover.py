@@ -33,7 +33,6 @@ from models.blobs import BlobError, BlobStore, payload_key
 from models.cells.copies import read_copy
 from models.cells.databases import CellDatabases, UnknownCell
 from models.cells.intake_jobs import (
-    NIL_ID,
     WaitingRow,
     begin_handing_over,
     keep_alias,
@@ -55,6 +54,7 @@ from models.jobs.hand_over import (
     handed_over,
     retire_marks,
 )
+from models.jobs.ids import BELOW_ALL
 from models.leadership import Leader
 from models.store.errors import StateStoreError
 from models.store.session import fetch
@@ -133,7 +133,7 @@ class IntakeHandover(RoleQueries):
         if any(found.deleted for found in there.values()):
             return remove_of_tenant(self._engine, tenant)
         tenant_id, done = next(iter(there.values())).id, 0
-        while rows := next_waiting(self._engine, tenant, self._after.pop(tenant, NIL_ID)):
+        while rows := next_waiting(self._engine, tenant, self._after.pop(tenant, BELOW_ALL)):
             self._after[tenant] = rows[-1].id
             done += self._one_batch(rows, tenant_id, placement, there)
             if time.monotonic() >= until:

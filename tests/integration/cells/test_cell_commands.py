@@ -1,4 +1,4 @@
-"""``flask cells …`` and ``flask tenants …`` with cells, as an operator types them."""
+"""``flask cells …``, ``keys …`` and ``tenants …`` with cells, as an operator types them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from click.testing import CliRunner, Result
 import app.config
 from app.cells.new_tenants import place
 from app.cli.cells import cells as cells_group
+from app.cli.keys import keys as keys_group
 from app.cli.tenants import tenants as tenants_group
 from app.config import Settings
 from app.errors import Conflict
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import Running
 from app.tenants.changes import create_tenant
+from app.tenants.keys import presented
+from models.cells.placements import read_placement
 from models.cells.registry import TENANTS_OF_A_CELL, read_cells, read_identity
 from models.settings import DatabaseSettings
 from models.store.session import open_engine
@@ -27,6 +30,7 @@ from tests.support.several_cells import unreachable
 
 Type = Callable[[str], Result]
 SECRET = "hunter2"
+GROUPS = {"cells": cells_group, "keys": keys_group, "tenants": tenants_group}
 
 
 @pytest.fixture
@@ -51,7 +55,7 @@ def type_line(urls: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
     def run(line: str) -> Result:
         group, *arguments = line.split()
-        return CliRunner().invoke(cells_group if group == "cells" else tenants_group, arguments)
+        return CliRunner().invoke(GROUPS[group], arguments)
 
     return run
 
@@ -111,6 +115,21 @@ def test_adding_a_cell_again_changes_its_address(
     assert len(read_cells(databases[0].engine)) == 2
 
 
+def test_adding_a_cell_again_leaves_the_placements_of_its_tenants(
+    type_line: Type, urls: list[str], databases: list[DatabaseFixture]
+) -> None:
+    """A spread has closed the cell to processes that know this version, before it flips."""
+    add(type_line, "cell-1", urls[0])
+    add(type_line, "cell-2", urls[1])
+    type_line("tenants create old --cell cell-1")
+    create_tenant(databases[0].engine, "unplaced")
+    before = read_placement(databases[0].engine, "old")
+    again = add(type_line, "cell-1", urls[0], "--region us")
+    assert again.exit_code == 0 and "number 1, 2 tenants" in again.output
+    assert read_placement(databases[0].engine, "old") == before
+    assert "cell-1=1" in type_line("tenants where unplaced").output
+
+
 @pytest.mark.parametrize(
     ("name", "url", "broker"),
     [
@@ -154,6 +173,44 @@ def test_tenants_are_created_in_the_cell_with_the_fewest_or_the_named_one(
         ["two", "cell-2=1"],
     ]
     assert type_line("tenants where nobody").exit_code == 1
+
+
+def test_a_key_is_shown_although_another_cell_of_its_tenant_is_away(
+    type_line: Type,
+    urls: list[str],
+    databases: list[DatabaseFixture],
+    postgres: Running[EmbeddedPostgres],
+) -> None:
+    add(type_line, "cell-1", urls[0])
+    add(type_line, "cell-2", urls[1])
+    type_line("tenants create one --cell cell-1")
+    databases[0].execute("""UPDATE placements SET cells = '{"cell-1": 1, "cell-2": 1}'""")
+    with unreachable(postgres.service, databases[1].engine):
+        done = type_line("keys issue --tenant one")
+    assert done.exit_code == 1 and "Not responding: cell-2" in done.stderr
+    [row] = databases[0].query("SELECT id FROM api_keys")
+    assert f"keys revoke {row.id}" in done.stderr
+    sent = presented(done.stdout.strip())
+    assert sent is not None and sent.id == row.id
+
+
+def test_operator_keys_are_listed_also_of_a_database_that_is_no_cell(
+    type_line: Type, urls: list[str], databases: list[DatabaseFixture]
+) -> None:
+    add(type_line, "cell-1", urls[1])
+    type_line("tenants create one")
+    for line in ("keys issue --operator", "keys issue --tenant one"):
+        assert type_line(line).exit_code == 0
+    [operators] = databases[0].query("SELECT id FROM api_keys")
+    [tenants] = databases[1].query("SELECT id FROM api_keys")
+
+    def listed(line: str) -> list[str]:
+        return [shown.split()[0] for shown in type_line(line).output.splitlines()[1:]]
+
+    assert listed("keys list") == [operators.id, tenants.id]
+    assert listed("keys list --tenant one") == [tenants.id]
+    add(type_line, "cell-2", urls[0])
+    assert sorted(listed("keys list")) == sorted([operators.id, tenants.id]), "each of them once"
 
 
 def test_draining_moves_the_tenants_of_a_cell(

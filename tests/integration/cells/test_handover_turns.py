@@ -12,6 +12,7 @@ from app.scheduler.maintenance import intake_handover
 from models.cells import intake_jobs
 from models.cells.intake_jobs import cancel_kept, find_kept, keep_group, next_waiting
 from models.jobs.hand_over import IntakeRequest, hand_over
+from models.jobs.ids import BELOW_ALL
 from tests.support.cell_databases import TestCells
 from tests.support.encryption_keys import encrypting, new_key
 from tests.support.intake_requests import begin, handover, kept, request, spread, statuses
@@ -146,7 +147,7 @@ def test_a_batch_is_bounded_in_bytes_but_for_its_first_request(cells: TestCells)
         large,
         [ids[0], ids[3]],
     )
-    pages, after = [], intake_jobs.NIL_ID
+    pages, after = [], BELOW_ALL
     while rows := next_waiting(cells.host.engine, "acme", after):
         pages.append([row.id for row in rows])
         after = rows[-1].id

@@ -148,9 +148,9 @@ def test_a_cell_with_a_later_placement_is_not_closed(cells: MovingCells) -> None
         .replace("%(version)s", str(cells.placement.version + 1000))
     )
     cells.request(b=1)
-    cells.turn()
     with pytest.raises(CannotMove, match="later placement"):
         cells.turn()
+    assert cells.step is MoveStep.PREPARE
 
 
 def test_what_cannot_be_moved_is_refused(cells: MovingCells) -> None:

@@ -14,13 +14,14 @@ from app.scheduler.maintenance.mover import Mover
 from app.scheduler.maintenance.placement_check import PlacementCheck
 from models.blobs import open_blobs
 from models.cells import move_steps, row_mover
-from models.cells.away import StillAdmitting
+from models.cells.away import StillAdmitting, set_away
 from models.cells.moves import MoveStep
 from models.cells.placements import read_placement
 from models.cells.tenant_rows import read_idempotency_keys
 from models.jobs.erase import request_erasure
 from models.jobs.submission import TenantAway
 from models.jobs.transfer import take_jobs
+from models.store.errors import StateStoreUnavailable
 from tests.support.moving_cells import DONE, A, B, MovingCells
 
 #: As an operator does whose API process knows the earlier placement.
@@ -134,6 +135,34 @@ def test_a_cell_that_cannot_be_closed_is_opened_again(
     assert cells.turn()
     assert cells.step is MoveStep.PREPARE
     assert not isinstance(cells.submit(A, "key"), TenantAway)
+
+
+@pytest.mark.usefixtures("open_transaction")
+def test_a_cell_that_was_not_opened_again_is_opened_by_the_next_runner(
+    cells: MovingCells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the transaction stays open."""
+    monkeypatch.setattr(move_steps, "WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(move_steps, "OPEN_SECONDS", 0.2)
+    cells.request(b=1)
+    cells.execute("UPDATE moves SET step = 'close'")
+
+    def dying(*args: Any, away: bool) -> bool:
+        if not away:
+            raise StateStoreUnavailable("away")
+        return set_away(*args, away=away)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(move_steps, "set_away", dying)
+        with pytest.raises(StateStoreUnavailable):
+            cells.turn()
+    assert cells.step is MoveStep.PREPARE
+    assert isinstance(cells.submit(A, "key"), TenantAway)
+    assert cells.turn()
+    assert not isinstance(cells.submit(A, "key"), TenantAway)
+    with pytest.raises(StillAdmitting):
+        cells.turn()
+    assert cells.step is MoveStep.PREPARE
 
 
 def test_only_what_came_since_the_last_copy_is_copied_while_the_tenant_is_refused(

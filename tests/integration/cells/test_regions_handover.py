@@ -10,11 +10,11 @@ import pytest
 
 from app.scheduler.maintenance import intake_handover
 from models.blobs import open_blobs, payload_key
-from models.cells.away import close_tenant
 from models.cells.intake_jobs import cancel_kept, find_kept, keep_group, request_of
 from models.encryption.key_ring import PREFIX
 from models.jobs.admit import admit_group
 from models.jobs.submission import Admitted, SubmissionGroup
+from tests.support.away_tenants import close_tenant
 from tests.support.cell_databases import TestCells
 from tests.support.encryption_keys import encrypting, new_key
 from tests.support.intake_requests import begin, handover, kept, request, spread, statuses

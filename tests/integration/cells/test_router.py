@@ -13,9 +13,9 @@ from werkzeug.test import Client
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import Running
 from app.tenants.changes import issue_key, revoke_key
-from models.cells.away import close_tenant, open_tenant
 from models.jobs.ids import cell_number
 from tests.integration.conftest import fresh_database
+from tests.support.away_tenants import close_tenant, open_tenant
 from tests.support.installation import Installation, installed
 from tests.support.several_cells import unreachable
 from tests.support.waiting import wait_for

@@ -14,9 +14,9 @@ from app.cells.key_lookup import KeyLookup
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import Running
 from app.tenants.changes import issue_key
-from models.cells.away import close_tenant, open_tenant
 from models.store.errors import StateStoreUnavailable
 from tests.integration.conftest import fresh_database
+from tests.support.away_tenants import close_tenant, open_tenant
 from tests.support.installation import Installation, installed
 from tests.support.several_cells import unreachable
 from tests.support.waiting import wait_for

@@ -11,13 +11,7 @@ from app.scheduler.maintenance.replayer import Replayer
 from app.tenants.caps import cap_of
 from app.tenants.changes import create_tenant
 from app.tenants.tenant import TenantProfile
-from models.cells.away import (
-    StillAdmitting,
-    close_tenant,
-    open_tenant,
-    read_away,
-    wait_for_older_statements,
-)
+from models.cells.away import StillAdmitting, read_away, wait_for_older_statements
 from models.jobs import replay_requests
 from models.jobs.admit import JobsOfAwayTenants, admit_alone, admit_group, insert_jobs
 from models.jobs.ids import new_id
@@ -35,6 +29,7 @@ from models.jobs.submission import (
 from models.presence import Presence, announce
 from models.store.session import transaction
 from tests.integration.scheduler.test_recurring_jobs import keep, role
+from tests.support.away_tenants import close_tenant, open_tenant
 from tests.support.database_fixture import DatabaseFixture, FakePublisher
 from tests.support.emptied import emptied
 
