@@ -33,6 +33,7 @@ from app.cells.forwarding import (
     KeptInput,
     again,
     away,
+    cell_for,
     first_part,
     refuse,
     shown_cell,
@@ -41,7 +42,7 @@ from app.cells.forwarding import (
 )
 from app.cells.health import CellHealth
 from app.cells.key_lookup import KeyLookup
-from app.cells.left_tenants import unless_moved
+from app.cells.left_tenants import unless_moved, where_it_was_born
 from app.cells.registry_cache import RegistryCache
 from app.errors import CellUnavailable, NotFound, Unauthenticated
 from app.log_ids import CALLER, MOVED, PLACEMENT, SENT_AGAIN
@@ -167,6 +168,20 @@ class CellRouter:
         placement = self.cache.placement_of(tenant) or Placement(0, {cell: 1.0})
         if environ["REQUEST_METHOD"] == "POST" and environ["PATH_INFO"] in SUBMISSIONS:
             return self._submit(tenant, placement, environ, start_response)
+        answer = partial(self._answer, tenant, cell)
+        return where_it_was_born(
+            self, self.cache, tenant, placement, answer, environ, start_response
+        )
+
+    def _answer(
+        self,
+        tenant: str,
+        cell: str,
+        placement: Placement,
+        environ: WSGIEnvironment,
+        start_response: StartResponse,
+    ) -> Iterable[bytes]:
+        """Answer what is no submission, by this placement."""
         # Positions of events name their cell: the tenant may live elsewhere when it comes back.
         if len(placement.weights) > 1 or (environ["PATH_INFO"] == "/events" and cell):
             answer = partial(merged_routes.answer, self, placement)
@@ -298,7 +313,7 @@ class CellRouter:
         token, keyed = token_of(environ)
         deadline = time.monotonic() + MOVE_SECONDS
         while True:
-            cell = self._cell_for(placement, token, keyed=keyed)
+            cell = cell_for(self, placement, token, keyed=keyed)
             app = self.app_of(cell)
             if app is None or self.is_away(cell):
                 return self._without(tenant, cell, environ, start_response)
@@ -323,21 +338,6 @@ class CellRouter:
         if found is None or found.version == known.version:
             time.sleep(PAUSE_SECONDS)
         return found or known
-
-    def _cell_for(self, placement: Placement, token: bytes, *, keyed: bool) -> str:
-        """The cell that a submission goes to.
-
-        That of a key is always the same: elsewhere, the same request could be admitted once more.
-        """
-        chosen = placement.choose(token)
-        if keyed or not self._is_missing(chosen):
-            return chosen
-        there = [cell for cell in placement.admitting if not self._is_missing(cell)]
-        weights = {cell: placement.weights[cell] for cell in there}
-        return Placement(placement.version, weights).choose(token) if there else chosen
-
-    def _is_missing(self, cell: str) -> bool:
-        return self.is_away(cell) or self.app_of(cell) is None
 
     def _without(
         self, tenant: str, cell: str, environ: WSGIEnvironment, start_response: StartResponse
