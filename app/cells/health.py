@@ -42,6 +42,10 @@ class CellHealth:
         """Whether a cell did not answer the last time."""
         return cell in self._away
 
+    def is_suspected(self, cell: str) -> bool:
+        """Whether a cell is being asked, or is away."""
+        return cell in self._probed
+
     def suspect(self, cell: str) -> None:
         """A cell seems not to answer: find out."""
         with self._starting:

@@ -5,6 +5,7 @@ This process may know that a second later than others, which have sent it there 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -25,8 +26,22 @@ if TYPE_CHECKING:
     from app.cells.registry_cache import RegistryCache
     from app.policy.placement import Placement
 
+#: How long a submission is sent again because its tenant is being moved, and the pauses between.
+MOVE_SECONDS = 1.5
+PAUSE_SECONDS = 0.05
 #: Answers a request by a placement.
 Answer = Callable[["Placement", "WSGIEnvironment", "StartResponse"], Iterable[bytes]]
+
+
+def look_again(cache: RegistryCache, tenant: str, known: Placement) -> Placement:
+    """Where a tenant lives by now; after a pause, if nothing is new."""
+    try:
+        found = cache.look_again(tenant, MOVE_SECONDS)
+    except StateStoreError:
+        found = None
+    if found is None or found.version == known.version:
+        time.sleep(PAUSE_SECONDS)
+    return found or known
 
 
 def unless_moved(
