@@ -39,9 +39,9 @@ from app.cells.merge import (
     rank_among,
     rank_entries,
     sum_tenants,
-    sum_usage,
 )
 from app.cells.merged_replays import discard_letters, replay_letters, replay_progress
+from app.cells.merged_usage import sum_usage
 from app.cells.tenant_pages import form_in_all, page_events
 from app.cells.tenant_request import (
     MISSING_HEADER,
