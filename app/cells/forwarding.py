@@ -1,4 +1,5 @@
-"""Helpers of the router: bodies that can be sent again, the cookie that names a cell, refusals."""
+"""Helpers of the router: the cell of a submission, bodies that can be sent again, the cookie that
+names a cell, refusals."""
 
 from __future__ import annotations
 
@@ -10,9 +11,10 @@ from app.api.auth.visitors import SAFE_METHODS
 from app.api.http.complete_body import CompleteBody
 from app.api.http.idempotency import ENVIRON_KEY, key_text
 from app.api.http.problems import problem_of
-from app.cells.fan_out import query_of, with_query
+from app.cells.fan_out import ServedApps, query_of, with_query
 from app.errors import CellUnavailable
 from app.log_ids import current_request
+from app.policy.placement import Placement
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -59,6 +61,24 @@ def token_of(environ: WSGIEnvironment) -> tuple[bytes, bool]:
     header = environ.get(ENVIRON_KEY)
     key = None if header is None else key_text(header)
     return (os.urandom(8), False) if key is None else (key.encode(), True)
+
+
+def cell_for(apps: ServedApps, placement: Placement, token: bytes, *, keyed: bool) -> str:
+    """The cell that a submission goes to.
+
+    That of a key is always the same: elsewhere, the same request could be admitted once more.
+    """
+    chosen = placement.choose(token)
+    if keyed or not is_missing(apps, chosen):
+        return chosen
+    there = [cell for cell in placement.admitting if not is_missing(apps, cell)]
+    weights = {cell: placement.weights[cell] for cell in there}
+    return Placement(placement.version, weights).choose(token) if there else chosen
+
+
+def is_missing(apps: ServedApps, cell: str) -> bool:
+    """Whether a cell is away, or not served at all."""
+    return apps.is_away(cell) or apps.app_of(cell) is None
 
 
 def again(body: CompleteBody | KeptInput) -> CompleteBody:

@@ -42,6 +42,10 @@ class CellHealth:
         """Whether a cell did not answer the last time."""
         return cell in self._away
 
+    def is_suspected(self, cell: str) -> bool:
+        """Whether a cell is being asked, or is away."""
+        return cell in self._probed
+
     def suspect(self, cell: str) -> None:
         """A cell seems not to answer: find out."""
         with self._starting:
@@ -59,11 +63,11 @@ class CellHealth:
         """Ask until it answers."""
         failures, began = 0, time.monotonic()
         try:
-            while not self._closed.is_set() and not self._answers(cell):
+            while not self._closed.is_set() and (error := self._error_of(cell)) is not None:
                 failures += 1
                 silent = time.monotonic() - began >= SILENT_SECONDS
                 if (failures > 1 or silent) and cell not in self._away:
-                    logger.warning("cell %s is away", cell)
+                    logger.warning("cell %s is away: %s", cell, error)
                     self._away.add(cell)
                 pause = self._probe_seconds if cell in self._away else AGAIN_SECONDS
                 self._closed.wait(pause)
@@ -74,10 +78,10 @@ class CellHealth:
                 self._away.discard(cell)
                 self._probed.discard(cell)
 
-    def _answers(self, cell: str) -> bool:
+    def _error_of(self, cell: str) -> StateStoreError | None:
+        """Why a cell does not answer; None: it does."""
         try:
             self._probe(cell)
         except StateStoreError as error:
-            logger.debug("cell %s: %s", cell, error)
-            return False
-        return True
+            return error
+        return None

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from heapq import merge
 from itertools import islice
 from typing import Any
 from uuid import UUID
-
-from app.policy.pricing import PriceList, Use, cost
 
 #: JSON, as a cell answers.
 Document = dict[str, Any]
@@ -23,9 +20,6 @@ Document = dict[str, Any]
 Position = Any
 #: A place in the merged list and the row there.
 Placed = tuple[Position, Document]
-
-#: Fields of a usage report that are added; the cost of a line follows from them.
-USED = ("jobs", "runs", "slot_seconds", "tokens_in", "tokens_out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,43 +131,6 @@ def sum_tenants(documents: Sequence[Document]) -> Document:
             for day, codes in sorted(refusals.items(), reverse=True)
         },
     }
-
-
-def sum_usage(reports: Sequence[Document]) -> Document:
-    """One report: each line is priced once, for what was used in all cells."""
-    first = reports[0]
-    prices = PriceList(
-        **{name: Decimal(price) for name, price in first["prices"].items()},
-        currency=first["currency"],
-    )
-    lines: dict[tuple[str, str], Document] = {}
-    for line in (line for report in reports for line in report["days"]):
-        known = lines.setdefault((line["day"], line["pool"]), dict.fromkeys(USED, 0))
-        for name in USED:
-            known[name] += as_decimal(line[name])
-    days = [
-        {"day": day, "pool": pool, **priced(used, prices)}
-        for (day, pool), used in sorted(lines.items())
-    ]
-    total = {name: sum(as_decimal(day[name]) for day in days) for name in USED}
-    spent = sum((Decimal(day["cost"]) for day in days), Decimal(0))
-    return first | {"total": amounts(total) | {"cost": f"{spent:.6f}"}, "days": days}
-
-
-def priced(used: Document, prices: PriceList) -> Document:
-    """A line of a report."""
-    use = Use(used["jobs"], Decimal(used["slot_seconds"]), used["tokens_in"], used["tokens_out"])
-    return amounts(used) | {"cost": f"{cost(use, prices):.6f}"}
-
-
-def amounts(used: Document) -> Document:
-    """What was used, as a report has it."""
-    return used | {"slot_seconds": round(float(used["slot_seconds"]), 6)}
-
-
-def as_decimal(number: float) -> Decimal | int:
-    """Floats are added as they are printed."""
-    return Decimal(repr(number)) if isinstance(number, float) else number
 
 
 def sum_replays(documents: Sequence[Document]) -> Document:

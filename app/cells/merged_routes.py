@@ -39,9 +39,9 @@ from app.cells.merge import (
     rank_among,
     rank_entries,
     sum_tenants,
-    sum_usage,
 )
 from app.cells.merged_replays import discard_letters, replay_letters, replay_progress
+from app.cells.merged_usage import sum_usage
 from app.cells.tenant_pages import form_in_all, page_events
 from app.cells.tenant_request import (
     MISSING_HEADER,
@@ -244,7 +244,9 @@ def undivided_terms(asked: TenantRequest, gathered: Gathered, document: Document
 def usage(asked: TenantRequest) -> WSGIApplication:
     """What was used in all cells."""
     gathered = asked.gather()
-    return Reply(sum_usage(gathered.documents), 200, gathered.headers())
+    # Plain numbers, as they are added.
+    reports = [orjson.loads(one.body) for one in gathered.answers]
+    return Reply(sum_usage(reports), 200, gathered.headers())
 
 
 MERGED: dict[tuple[str, str], Handler] = {

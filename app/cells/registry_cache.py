@@ -9,8 +9,10 @@ there (`models.cells.away`). A process that has never reached it can answer no t
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from datetime import datetime
 from types import MappingProxyType
 
@@ -20,10 +22,13 @@ from app.policy.placement import Placement
 from app.repeated import BackgroundLoop
 from models.cells.placements import PlacementRow, read_named_placements, read_placements
 from models.cells.registry import CellRow, read_cells
+from models.store.errors import StateStoreError
 from models.store.group_commit import GroupCommit
 
 REFRESH_SECONDS = 1.0
 SWEEP_SECONDS = 60.0
+#: How long a request waits for the registry.
+LOOK_SECONDS = 1.0
 
 
 class RegistryCache:
@@ -43,9 +48,13 @@ class RegistryCache:
         #: By name. Replaced, never changed in place: readers need no lock.
         self.cells: Mapping[str, CellRow] = MappingProxyType({})
         self._placements: dict[str, Placement] = {}
+        #: Two threads read: that of the refreshes and that of single placements.
+        self._taking = threading.Lock()
         #: The latest change that was read; None: nothing was.
         self._seen: datetime | None = None
         self._sweep_at = 0.0
+        #: Until when a tenant is taken to live where it is known to.
+        self._same_until: dict[str, float] = {}
         self._reads: GroupCommit[str, Placement | None] = GroupCommit(
             self._read_again, name="placements"
         )
@@ -64,12 +73,30 @@ class RegistryCache:
         """Where a tenant lives, read now; StateStoreUnavailable if that takes longer."""
         return self._reads.submit(tenant, seconds)
 
+    def newer(self, tenant: str, known: Placement) -> Placement | None:
+        """Where a tenant lives, if not as ``known`` says; None: it does, as far as one can tell.
+
+        The registry is asked for a tenant once in a second, however often this is called, and
+        whether it answers or not.
+        """
+        found = self._placements.get(tenant)
+        same = found is None or found.version == known.version
+        if same and self._clock() >= self._same_until.get(tenant, 0.0):
+            with suppress(StateStoreError):
+                found = self.look_again(tenant, LOOK_SECONDS)
+            # Afterwards: whoever comes meanwhile waits for the same read.
+            self._same_until[tenant] = self._clock() + REFRESH_SECONDS
+        return None if found is None or found.version == known.version else found
+
     def refresh(self) -> None:
         """Read what changed, or everything."""
         cells = {cell.name: cell for cell in read_cells(self.registry)}
         if self._seen is None or self._clock() >= self._sweep_at:
+            before = dict(self._placements)
             rows = read_placements(self.registry)
-            self._placements = {row.tenant: placement_of_row(row) for row in rows}
+            self._take(rows)
+            self._forget(before, {row.tenant for row in rows})
+            self._same_until.clear()
             self._sweep_at = self._clock() + SWEEP_SECONDS
         else:
             rows = read_placements(self.registry, self._seen)
@@ -88,10 +115,18 @@ class RegistryCache:
 
     def _take(self, rows: Iterable[PlacementRow]) -> None:
         """Keep the later one of two: reads may overtake each other."""
-        for row in rows:
-            known = self._placements.get(row.tenant)
-            if known is None or known.version <= row.version:
-                self._placements[row.tenant] = placement_of_row(row)
+        with self._taking:
+            for row in rows:
+                known = self._placements.get(row.tenant)
+                if known is None or known.version <= row.version:
+                    self._placements[row.tenant] = placement_of_row(row)
+
+    def _forget(self, before: Mapping[str, Placement], placed: Set[str]) -> None:
+        """Remove those that were known before all were read, and are not among them."""
+        with self._taking:
+            for tenant in before.keys() - placed:
+                if self._placements.get(tenant) == before[tenant]:
+                    del self._placements[tenant]
 
 
 def placement_of_row(row: PlacementRow) -> Placement:

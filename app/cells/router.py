@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from app.api.auth.access import Access, access_of
 from app.api.auth.visitors import TENANT_COOKIE, cookie_of, session_of
@@ -33,6 +33,7 @@ from app.cells.forwarding import (
     KeptInput,
     again,
     away,
+    cell_for,
     first_part,
     refuse,
     shown_cell,
@@ -41,7 +42,7 @@ from app.cells.forwarding import (
 )
 from app.cells.health import CellHealth
 from app.cells.key_lookup import KeyLookup
-from app.cells.left_tenants import unless_moved
+from app.cells.left_tenants import MOVE_SECONDS, look_again, unless_moved, where_it_was_born
 from app.cells.registry_cache import RegistryCache
 from app.errors import CellUnavailable, NotFound, Unauthenticated
 from app.log_ids import CALLER, MOVED, PLACEMENT, SENT_AGAIN
@@ -59,12 +60,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: How long a submission is sent again because its tenant is being moved, and the pauses between.
-MOVE_SECONDS = 1.5
-PAUSE_SECONDS = 0.05
 NOT_LOADED = "The registry of cells is not responding. Please try again."
 #: By which an operator names a cell, besides a cookie.
 CELL_HEADER = "HTTP_FAIRLINE_CELL"
+#: In the environ: a cell did not say in time whose key it is, a copy did.
+COPIED = "fairline.copied"
 
 
 class CellRouter:
@@ -75,13 +75,13 @@ class CellRouter:
     #: Where tenants of cells that are away are known from.
     copies: CopiedCallers | None = None
     served: ServedCells
+    health: CellHealth
 
     def __init__(self, settings: Settings, cache: RegistryCache) -> None:
         """``serve`` has to follow: the applications find callers by ``keys``."""
         self.settings = settings
         self.cache = cache
         self.keys = KeyLookup(self, settings.admission_seconds)
-        self.health = CellHealth(lambda cell: self.served.probe(cell))  # noqa: PLW0108 - set later
         self._anonymous = settings.anonymous_tenant
         #: First parts of the paths that tenants call; those of pages are among them.
         self._of_tenants: frozenset[str] = frozenset()
@@ -89,6 +89,7 @@ class CellRouter:
     def serve(self, served: ServedCells) -> None:
         """Call the applications of these cells from now on."""
         self.served = served
+        self.health = CellHealth(served.probe)
         views, tenants = served.home.view_functions, (Access.TENANT, Access.TENANT_PAGE)
         self._of_tenants = frozenset(
             first_part(rule.rule)
@@ -167,6 +168,20 @@ class CellRouter:
         placement = self.cache.placement_of(tenant) or Placement(0, {cell: 1.0})
         if environ["REQUEST_METHOD"] == "POST" and environ["PATH_INFO"] in SUBMISSIONS:
             return self._submit(tenant, placement, environ, start_response)
+        answer = partial(self._answer, tenant, cell)
+        return where_it_was_born(
+            self, self.cache, tenant, placement, answer, environ, start_response
+        )
+
+    def _answer(
+        self,
+        tenant: str,
+        cell: str,
+        placement: Placement,
+        environ: WSGIEnvironment,
+        start_response: StartResponse,
+    ) -> Iterable[bytes]:
+        """Answer what is no submission, by this placement."""
         # Positions of events name their cell: the tenant may live elsewhere when it comes back.
         if len(placement.weights) > 1 or (environ["PATH_INFO"] == "/events" and cell):
             answer = partial(merged_routes.answer, self, placement)
@@ -183,7 +198,7 @@ class CellRouter:
             try:
                 found = self.keys.find(authorization)
             except (CellUnavailable, StateStoreError):
-                return self._copied(authorization)
+                return self._copied(authorization, environ)
             if found is None:
                 if not self.cache.loaded:
                     raise CellUnavailable(NOT_LOADED)
@@ -201,11 +216,12 @@ class CellRouter:
             return self._signed_in(token), home
         return self._anonymous or None, home
 
-    def _copied(self, authorization: str) -> tuple[str, str]:
+    def _copied(self, authorization: str, environ: WSGIEnvironment) -> tuple[str, str]:
         """The tenant of a key that only a cell that is away knows."""
         found = None if self.copies is None else self.copies.find(authorization)
         if found is None or found.caller.tenant is None:
             raise CellUnavailable
+        environ[COPIED] = True
         return found.caller.tenant.name, found.cell
 
     def _signed_in(self, token: str) -> str | None:
@@ -239,7 +255,7 @@ class CellRouter:
         app = self.app_of(cell) or self.home  # a cookie may be old
         if app is not self.home and self.is_away(cell):
             raise away(cell)
-        return self._call(cell, app, environ, start_response)
+        return self._called(cell, app, environ)(environ, start_response)
 
     def _read(
         self,
@@ -250,8 +266,8 @@ class CellRouter:
     ) -> Iterable[bytes]:
         """Answer a request of a tenant that lives in one cell."""
         [cell] = placement.weights
-        app = self.app_of(cell)
-        if app is None or self.is_away(cell):
+        app = self._there(cell, environ)
+        if app is None:
             return self._without(tenant, cell, environ, start_response)
         response = self._begin(cell, app, environ, tenant, placement)
         if response.status == HTTPStatus.NOT_FOUND and self.region is not None:
@@ -261,28 +277,26 @@ class CellRouter:
                 return kept(environ, start_response)
         return response(environ, start_response)
 
-    def _begin(
-        self, cell: str, app: Flask, environ: WSGIEnvironment, tenant: str, placement: Placement
-    ) -> BegunResponse:
-        """Call the application of a cell, without sending its response yet."""
+    def _there(self, cell: str, environ: WSGIEnvironment) -> Flask | None:
+        """The application of a cell, unless it is away or the caller has waited for it already."""
+        waited = COPIED in environ and self.health.is_suspected(cell)
+        return None if waited or self.is_away(cell) else self.app_of(cell)
+
+    def _called(self, cell: str, app: Flask, environ: WSGIEnvironment) -> BegunResponse:
+        """Call the application of a cell; its response, which is not sent yet."""
         response = begin(app, environ)
-        if response.status == HTTPStatus.UNAUTHORIZED and self.keys.has_left(app, environ):
-            return unless_moved(self.cache, tenant, placement, environ, response)
         if response.status == HTTPStatus.SERVICE_UNAVAILABLE and MOVED not in environ:
             self.health.suspect(cell)
         return response
 
-    def _call(
-        self, cell: str, app: Flask, environ: WSGIEnvironment, start_response: StartResponse
-    ) -> Iterable[bytes]:
-        """Call the application of a cell, and notice if the cell seems to be away."""
-
-        def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
-            if status.startswith("503"):
-                self.health.suspect(cell)
-            return start_response(status, headers, *rest)
-
-        return app(environ, start)
+    def _begin(
+        self, cell: str, app: Flask, environ: WSGIEnvironment, tenant: str, placement: Placement
+    ) -> BegunResponse:
+        """The same for a tenant, which may have left the cell."""
+        response = self._called(cell, app, environ)
+        if response.status == HTTPStatus.UNAUTHORIZED and self.keys.has_left(app, environ):
+            return unless_moved(self.cache, tenant, placement, environ, response)
+        return response
 
     def _submit(
         self,
@@ -298,9 +312,9 @@ class CellRouter:
         token, keyed = token_of(environ)
         deadline = time.monotonic() + MOVE_SECONDS
         while True:
-            cell = self._cell_for(placement, token, keyed=keyed)
-            app = self.app_of(cell)
-            if app is None or self.is_away(cell):
+            cell = cell_for(self, placement, token, keyed=keyed)
+            app = self._there(cell, environ)
+            if app is None:
                 return self._without(tenant, cell, environ, start_response)
             environ[PLACEMENT] = placement.version
             response = self._begin(cell, app, environ, tenant, placement)
@@ -309,35 +323,10 @@ class CellRouter:
                     body.forget()
                 return response(environ, start_response)
             response.close()
-            placement = self._look_again(tenant, placement)
+            placement = look_again(self.cache, tenant, placement)
             # Each application finds out by itself who calls.
             environ.pop(CALLER, None)
             environ["wsgi.input"], environ[SENT_AGAIN] = again(body), True
-
-    def _look_again(self, tenant: str, known: Placement) -> Placement:
-        """Where a tenant lives by now; after a pause, if nothing is new."""
-        try:
-            found = self.cache.look_again(tenant, MOVE_SECONDS)
-        except StateStoreError:
-            found = None
-        if found is None or found.version == known.version:
-            time.sleep(PAUSE_SECONDS)
-        return found or known
-
-    def _cell_for(self, placement: Placement, token: bytes, *, keyed: bool) -> str:
-        """The cell that a submission goes to.
-
-        That of a key is always the same: elsewhere, the same request could be admitted once more.
-        """
-        chosen = placement.choose(token)
-        if keyed or not self._is_missing(chosen):
-            return chosen
-        there = [cell for cell in placement.admitting if not self._is_missing(cell)]
-        weights = {cell: placement.weights[cell] for cell in there}
-        return Placement(placement.version, weights).choose(token) if there else chosen
-
-    def _is_missing(self, cell: str) -> bool:
-        return self.is_away(cell) or self.app_of(cell) is None
 
     def _without(
         self, tenant: str, cell: str, environ: WSGIEnvironment, start_response: StartResponse

@@ -99,7 +99,9 @@ class ServedCells:
                 self.home_cell = self._home_name(cells)
             for name, row in cells.items():
                 known = self._cells.get(name)
-                if known is None or reached_otherwise(known.row, row):
+                # Its name may become known later: its database was away when it was asked first.
+                late = name == self.home_cell and known is not None and known.app is not self.home
+                if known is None or late or reached_otherwise(known.row, row):
                     self._add(name, row)
                 elif known.row != row:
                     self._cells[name] = ServedCell(row, known.app, known.stop)

@@ -17,13 +17,12 @@ from app.api.routes.tenant import effective_terms
 from app.api.services import Services, current_services
 from app.cells.fan_out import CellAnswer, ServedApps, each, query_of
 from app.cells.merge import sum_counts
+from app.cells.merged_usage import merge_lines
 from app.cells.tenant_request import OtherAnswer, TenantRequest
 from app.console.page import MOST_NOTICE, NOTICE_COOKIE, PAGES, PageRequest
 from app.console.tenant_page.flow import MOST_ENDED, FlowReadings, RateSeries
 from app.console.tenant_page.page import LATEST, LATEST_DEAD, TENANT_PAGE, read_parts, shown
 from app.console.tenants.one import usage_of
-from app.policy.pricing import PriceList, Use, cost
-from app.reads.usage import UsageLine
 from app.tenants.caps import cap_of
 from app.tenants.tenant import TenantProfile
 from models.jobs.ids import parse_id
@@ -118,25 +117,6 @@ def merge_pools(
         known | {"share": None, "depth": terms["depth"].get(pool), "cap": cap_of(tenant, pool)}
         for pool, known in sorted(pools.items())
     ]
-
-
-def merge_lines(lines: Iterable[UsageLine], prices: PriceList) -> list[UsageLine]:
-    """One line for each day and pool, priced once."""
-    totals: dict[tuple[Any, str], UsageLine] = {}
-    for line in lines:
-        known = totals.get((line.day, line.pool))
-        use, runs = line.use, line.runs
-        if known is not None:
-            before = known.use
-            use = Use(
-                before.jobs + use.jobs,
-                before.slot_seconds + use.slot_seconds,
-                before.tokens_in + use.tokens_in,
-                before.tokens_out + use.tokens_out,
-            )
-            runs += known.runs
-        totals[line.day, line.pool] = UsageLine(runs, use, cost(use, prices), line.day, line.pool)
-    return [totals[place] for place in sorted(totals)]
 
 
 def merge_flow(flows: Sequence[FlowReadings]) -> FlowReadings:

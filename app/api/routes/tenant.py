@@ -29,7 +29,7 @@ from app.api.services import current_services, current_tenant
 from app.errors import invalid_field
 from app.log_ids import CALLER
 from app.policy.fairshare import Tier, entitlement_of
-from app.reads.usage import Total, read_usage, total_of
+from app.reads.usage import Total, UsageLine, read_usage, total_of
 from app.tenants.scopes import Scope
 from app.tenants.tenant import TenantProfile
 from models.pools import POOLS
@@ -125,9 +125,7 @@ def get_usage() -> Response:
             for name, price in fields_of(platform_answers.Prices, prices).items()
         },
         "total": amounts(total),
-        "days": [
-            {"day": line.day.isoformat(), "pool": line.pool} | amounts(line) for line in lines
-        ],
+        "days": [*map(line_amounts, lines)],
     }
     return Reply(document, 200, {"Cache-Control": "no-cache"})
 
@@ -143,6 +141,11 @@ def amounts(total: Total) -> dict[str, Any]:
         "tokens_out": use.tokens_out,
         "cost": f"{total.cost:.6f}",
     }
+
+
+def line_amounts(line: UsageLine) -> dict[str, Any]:
+    """The same of one day in one pool."""
+    return {"day": line.day.isoformat(), "pool": line.pool} | amounts(line)
 
 
 def parse_day(field: str, usual: date) -> date:

@@ -146,6 +146,19 @@ def test_usage_is_the_sum_of_the_cells(cells: SeveralCells) -> None:
     assert Decimal(merged["total"]["cost"]) > 0
 
 
+def test_the_least_usage_is_added_too(cells: SeveralCells) -> None:
+    """Python and JSON write such numbers in different ways."""
+    for cell in NAMES:
+        run(cells, cell, SUCCESS, 0.00002)
+    cells.gather_rows()
+
+    merged = cells.call("GET", "/tenant/usage")
+
+    assert merged.status_code == 200, merged.text
+    assert merged.data == cells.call_one("GET", "/tenant/usage").data
+    assert merged.get_json()["total"]["slot_seconds"] == 0.00006
+
+
 def test_a_tenant_sees_its_terms_undivided_and_what_waits_in_all_cells(cells: SeveralCells) -> None:
     for cell in NAMES:
         cells.databases[cell].execute("UPDATE tenants SET submit_per_second = 30, weight = 6")

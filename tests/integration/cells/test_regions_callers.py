@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,6 +107,35 @@ def test_a_process_that_starts_during_the_outage_knows_the_tenant_by_its_copy(
         assert front.call("GET", f"/jobs/{job_id}").get_json()["reason"] == "cell_away"
         wrong = front.key[:-4] + ("aaaa" if not front.key.endswith("aaaa") else "bbbb")
         assert front.call("POST", "/jobs", JOB, key=wrong).status_code == 401
+
+
+def test_who_has_waited_for_a_cell_to_know_the_key_does_not_wait_for_it_again(
+    cells: TestCells, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, key = cells.tenant()
+    TenantCopier(cells.home.engine, cells.home.leader, cells.databases).run_once(0.0)
+    with routing(cells, tmp_path) as router:
+        front = RegionFront(cells, router, key)
+        app = router.app_of("cell-eu")
+        assert app is not None
+        called: list[str] = []
+        answer = app.wsgi_app
+
+        def noting(environ: Any, start_response: Any) -> Any:
+            called.append(environ["PATH_INFO"])
+            return answer(environ, start_response)
+
+        monkeypatch.setattr(app, "wsgi_app", noting)
+        # Nothing is known to be away when the first request comes.
+        monkeypatch.setattr("app.cells.health.AGAIN_SECONDS", 2.0)
+        cells.home.leave()
+        assert not router.is_away("cell-eu")
+        assert front.call("GET", "/jobs").status_code == 503
+        assert front.call("POST", "/jobs", JOB).status_code == 202, "taken in at once"
+        assert not called
+        cells.home.come_back()
+        wait_for(lambda: front.call("GET", "/jobs").status_code == 200, 20.0)
+        assert called
 
 
 def test_a_tenant_without_a_copy_is_refused_by_such_a_process(

@@ -54,13 +54,16 @@ def test_a_suspicion_alone_makes_no_cell_go_away(databases: Databases, health: C
     assert databases.asked == ["a"], "it answered, and is asked no more"
 
 
-def test_a_cell_is_away_until_it_answers(databases: Databases, health: CellHealth) -> None:
+def test_a_cell_is_away_until_it_answers(
+    databases: Databases, health: CellHealth, caplog: pytest.LogCaptureFixture
+) -> None:
     databases.down = {"b"}
     health.suspect("b")
     wait_for(lambda: health.is_away("b"))
     assert not health.is_away("a")
     databases.down = set()
     wait_for(lambda: not health.is_away("b"))
+    assert caplog.messages == ["cell b is away: down", "cell b is back"]
 
 
 def test_a_cell_that_does_not_answer_once_is_not_away(

@@ -22,9 +22,9 @@ from app.cells.merge import (
     rank_entries,
     sum_replays,
     sum_tenants,
-    sum_usage,
     union_of,
 )
+from app.cells.merged_usage import sum_usage
 
 #: Few different ones, so that pages end in the middle of a tie.
 SCORES = st.integers(0, 6).map(lambda number: number * 12.5)
