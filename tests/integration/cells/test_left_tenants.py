@@ -17,13 +17,13 @@ from app.cells import registry_cache
 from app.server.cells import build_router
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import Running
-from models.cells.away import close_tenant, open_tenant
 from models.cells.moved_rows import remove_last_rows
 from models.cells.placements import PlacementRow, read_named_placements, read_placements
 from models.jobs.ids import new_id
 from models.settings import DatabaseSettings
 from models.store.session import open_engine, transaction
 from tests.integration.conftest import fresh_database
+from tests.support.away_tenants import close_tenant, open_tenant
 from tests.support.installation import Installation, installed
 
 
