@@ -17,6 +17,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from app.errors import CellUnavailable, Unauthenticated
@@ -36,8 +37,6 @@ logger = logging.getLogger(__name__)
 #: How long a key that does not exist is not looked for again, and how many such are remembered.
 UNKNOWN_SECONDS = 1.0
 MOST_UNKNOWN = 10_000
-#: How long other keys wait for a cell that does not answer.
-GROUP_SECONDS = 0.05
 
 
 class CellsToAsk(Protocol):
@@ -70,52 +69,73 @@ class AskedKey(NamedTuple):
     digest: bytes | None
 
 
-class KeyQuestion:
-    """Some keys that all cells are asked for, and what they have answered."""
+class Answers(NamedTuple):
+    """What cells answered to a question."""
 
-    def __init__(
-        self,
-        keys: Sequence[AskedKey],
-        cells: Iterable[str],
-        deadline: float,
-        clock: Callable[[], float],
-    ) -> None:
-        """``deadline``: who has not answered by then is not waited for."""
-        self.ids = [key.id for key in keys]
+    found: tuple[FoundKey, ...]
+    #: Those that did not answer, or could not.
+    missing: frozenset[str]
+
+
+class KeyQuestion:
+    """A key that several cells are asked for, and what they have answered."""
+
+    def __init__(self, key: AskedKey, cells: Iterable[str]) -> None:
+        self.key = key
         self.asked = frozenset(cells)
-        #: Cells that have not answered, or could not.
-        self.missing = set(self.asked)
-        self._deadline, self._clock = deadline, clock
-        self._waiting = set(self.asked)
-        self._keys = keys
-        self._found: dict[AskedKey, list[FoundKey]] = {key: [] for key in keys}
+        #: Nobody waits for an answer any more.
+        self.over = False
+        self._waiting, self._missing = set(self.asked), set(self.asked)
+        self._found: list[FoundKey] = []
         self._changed = threading.Condition()
 
-    def answer(self, cell: str, callers: Sequence[Caller | None] | None) -> None:
-        """A cell knows these callers by the ids; None: it does not answer."""
+    def answer(self, cell: str, caller: Caller | None, *, known: bool = True) -> None:
+        """A cell knows this caller by the id, or nobody; ``known``: whether it could say."""
         with self._changed:
             self._waiting.discard(cell)
-            if callers is not None:
-                self.missing.discard(cell)
-                for key, caller in zip(self._keys, callers, strict=True):
-                    if caller is not None and fits(key, caller):
-                        tenant = None if caller.tenant is None else caller.tenant.name
-                        self._found[key].append(FoundKey(cell, tenant, caller.digest))
+            if known:
+                self._missing.discard(cell)
+            if caller is not None and fits(self.key, caller):
+                tenant = None if caller.tenant is None else caller.tenant.name
+                self._found.append(FoundKey(cell, tenant, caller.digest))
             self._changed.notify_all()
 
-    def wait_for_all(self, seconds: float) -> None:
-        """Return when all cells have answered, or some of them not in so many seconds."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._waiting, seconds)
-
-    def wait_for(self, key: AskedKey) -> Sequence[FoundKey]:
-        """Where a key is. By its id alone it may be in several cells: all are waited for."""
+    def wait(self, seconds: float) -> Answers:
+        """Where the key is. By its id alone it may be in several cells: all are waited for."""
         with self._changed:
             self._changed.wait_for(
-                lambda: not self._waiting or (key.digest is not None and self._found[key]),
-                max(0.0, self._deadline - self._clock()),
+                lambda: not self._waiting or (self.key.digest is not None and self._found), seconds
             )
-            return tuple(self._found[key])
+            self.over = True
+            return Answers(tuple(self._found), frozenset(self._missing))
+
+
+class AskedCell:
+    """The directory of a cell, which is asked for one group of keys after the other.
+
+    So a cell that does not answer takes one connection of its application, however many ask.
+    """
+
+    def __init__(self, name: str, directory: Directory) -> None:
+        self.name = name
+        self.directory = directory
+        self._group: GroupCommit[KeyQuestion, None] = GroupCommit(
+            self._look_up, name=f"keys of {name or 'the home database'}"
+        )
+        self.ask = self._group.post
+        self.close = partial(self._group.close, 0.0)
+
+    def _look_up(self, questions: Sequence[KeyQuestion]) -> list[None]:
+        asked = [question for question in questions if not question.over]
+        try:
+            callers = self.directory.look_up([one.key.id for one in asked]) if asked else []
+            for one, caller in zip(asked, callers, strict=True):
+                one.answer(self.name, caller)
+        except StateStoreError as error:
+            logger.debug("cell %s: %s", self.name, error)
+            for one in asked:
+                one.answer(self.name, None, known=False)
+        return [None] * len(questions)
 
 
 class KeyLookup:
@@ -137,9 +157,9 @@ class KeyLookup:
         self._unknown: dict[AskedKey, float] = {}
         #: Keys that only a cell that does not answer may know.
         self._unresolved: dict[AskedKey, float] = {}
-        self._questions: GroupCommit[AskedKey, KeyQuestion] = GroupCommit(
-            self._ask, name="keys of cells"
-        )
+        #: By name.
+        self._asked: dict[str, AskedCell] = {}
+        self._changing = threading.Lock()
 
     def find(self, authorization: str) -> FoundKey | None:
         """Whose key is in this header; None: no cell knows it.
@@ -181,14 +201,17 @@ class KeyLookup:
             return known
         if self._clock() < self._unresolved.get(asked, -math.inf):
             raise CellUnavailable
-        question = self._questions.submit(asked, self._seconds + 0.2)
-        found = question.wait_for(asked)
+        cells = self._cells_to_ask()
+        question = KeyQuestion(asked, (cell.name for cell in cells))
+        for cell in cells:
+            cell.ask(question)
+        found, missing = question.wait(self._seconds)
         if found and asked.digest is not None:
             self._known[asked] = found[0]
             return found[0]
-        for cell in question.missing - {""}:
-            self._cells.suspect(cell)
-        complete = not question.missing and question.asked >= set(self._cells.cell_names())
+        for name in missing - {""}:
+            self._cells.suspect(name)
+        complete = not missing and question.asked >= set(self._cells.cell_names())
         if not found:
             self._remember(self._unknown if complete else self._unresolved, asked)
             if not complete:
@@ -212,40 +235,33 @@ class KeyLookup:
         directory: Directory = app.extensions["fairline"].tenants.directory
         return directory
 
-    def _ask(self, keys: Sequence[AskedKey]) -> list[KeyQuestion]:
-        """Ask all cells at once. Not longer than a moment: other keys wait meanwhile."""
-        directories = self._directories()
-        question = KeyQuestion(keys, directories, self._clock() + self._seconds, self._clock)
-        for cell, directory in directories.items():
-            work = (cell, directory, question)
-            threading.Thread(target=look_up, args=work, name="find keys", daemon=True).start()
-        question.wait_for_all(GROUP_SECONDS)
-        return [question] * len(keys)
-
-    def _directories(self) -> dict[str, Directory]:
-        """The directories of the cells that are not away, and of the process's own database."""
-        names = [name for name in self._cells.cell_names() if not self._cells.is_away(name)]
-        apps = {name: app for name in names if (app := self._cells.app_of(name)) is not None}
+    def _cells_to_ask(self) -> list[AskedCell]:
+        """The cells that are not away, and the process's own database."""
+        apps = {name: self._cells.app_of(name) for name in self._cells.cell_names()}
         if self._cells.home not in apps.values():
             apps[""] = self._cells.home
-        return {name: app.extensions["fairline"].tenants.directory for name, app in apps.items()}
+        with self._changing:
+            for name in [name for name in self._asked if apps.get(name) is None]:
+                self._asked.pop(name).close()
+            for name, app in apps.items():
+                if app is None:
+                    continue
+                directory = app.extensions["fairline"].tenants.directory
+                known = self._asked.get(name)
+                if known is None or known.directory is not directory:
+                    if known is not None:
+                        known.close()
+                    self._asked[name] = AskedCell(name, directory)
+            return [cell for name, cell in self._asked.items() if not self._cells.is_away(name)]
 
     def _remember(self, kept: dict[AskedKey, float], key: AskedKey) -> None:
-        kept.pop(key, None)
-        kept[key] = self._clock() + UNKNOWN_SECONDS
-        while len(kept) > MOST_UNKNOWN:
-            del kept[next(iter(kept))]
+        with self._changing:
+            kept.pop(key, None)
+            kept[key] = self._clock() + UNKNOWN_SECONDS
+            while len(kept) > MOST_UNKNOWN:
+                del kept[next(iter(kept))]
 
 
 def fits(asked: AskedKey, caller: Caller) -> bool:
     """Whether this is the key that is looked for, and not another one with its id."""
     return asked.digest is None or same_digest(caller.digest, asked.digest)
-
-
-def look_up(cell: str, directory: Directory, question: KeyQuestion) -> None:
-    """Ask one cell."""
-    try:
-        question.answer(cell, directory.look_up(question.ids))
-    except StateStoreError as error:
-        logger.debug("cell %s: %s", cell, error)
-        question.answer(cell, None)

@@ -128,7 +128,7 @@ def test_a_key_that_only_a_cell_that_is_away_may_know_is_not_looked_for_at_each_
     cells: Installation, postgres: Running[EmbeddedPostgres], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    ask = KeyLookup._directories
+    ask = KeyLookup._cells_to_ask
 
     def counting(self: KeyLookup) -> object:
         asked.append("all cells")
@@ -137,7 +137,7 @@ def test_a_key_that_only_a_cell_that_is_away_may_know_is_not_looked_for_at_each_
     with unreachable(postgres.service, cells.databases["cell-2"].engine):
         cells.router.suspect("cell-2")
         wait_for(lambda: cells.router.is_away("cell-2"))
-        monkeypatch.setattr(KeyLookup, "_directories", counting)
+        monkeypatch.setattr(KeyLookup, "_cells_to_ask", counting)
         for _ in range(10):
             assert cells.submit("fair_abcdefgh_" + "x" * 32).status_code == 503
     assert 1 <= len(asked) <= 4

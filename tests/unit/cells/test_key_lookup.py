@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from flask import Flask
 
-from app.cells.key_lookup import CellsToAsk, FoundKey, KeyLookup
+from app.cells.key_lookup import AskedKey, CellsToAsk, FoundKey, KeyLookup, KeyQuestion
 from app.errors import CellUnavailable, Unauthenticated
 from app.tenants.directory import Caller
 from app.tenants.keys import new_key, presented
@@ -133,6 +134,39 @@ def test_keys_of_a_frozen_cell_delay_no_key_of_another(cells: FakeCells, lookup:
         thread.join(30)
     assert len(refused) == 4 and min(refused) > SECONDS / 2 and max(refused) < 1.8 * SECONDS
     assert set(cells.suspected) == {"b"}
+    assert len(cells.directories["b"].groups) == 1, "one connection, however many ask"
+    cells.directories["b"].answering.set()
+    assert place_of(lookup.find(cells.directories["b"].add("back"))) == ("b", "back")
+    assert cells.directories["b"].groups[1:] == [1], "whom nobody waits for is not looked for"
+
+
+def test_an_answer_after_the_deadline_leaves_the_key_open() -> None:
+    key = AskedKey("abcdefgh", b"digest")
+    question = KeyQuestion(key, ("a", "b"))
+    question.answer("a", None)
+    found, missing = question.wait(0.0)
+    question.answer("b", Caller(key.id, b"digest", TenantProfile(1, "acme")))
+    assert (found, missing) == ((), {"b"}), "not: nobody has it"
+    assert question.over
+
+
+def test_the_application_of_a_cell_that_was_made_anew_is_asked(
+    cells: FakeCells, lookup: KeyLookup
+) -> None:
+    assert lookup.find(f"Bearer {new_key()}") is None
+    fresh = FakeDirectory()
+    cells.apps["b"].extensions["fairline"].tenants.directory = fresh
+    assert place_of(lookup.find(fresh.add("acme"))) == ("b", "acme")
+
+
+def test_many_threads_may_ask_for_more_keys_than_are_remembered(
+    lookup: KeyLookup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.cells.key_lookup.MOST_UNKNOWN", 10)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: lookup.find(f"Bearer {new_key()}"), range(400)))
+    assert found == [None] * 400
+    assert len(lookup._unknown) <= 10
 
 
 def test_a_key_that_a_cell_which_is_down_may_know_is_open(
