@@ -88,7 +88,7 @@ def moves() -> None:
                 step_text(move),
                 f"{move.age_seconds:.0f} s",
                 move.transferred,
-                move.error,
+                " ".join(move.error.split()),  # those of PostgreSQL have several lines
             )
             for move in read_moves(found.registry)
         ]
@@ -117,7 +117,7 @@ def follow(found: CellDatabases, name: str) -> None:
     total = 0 if first is None else jobs_to_go(found, first)
     last = ""
     with click.progressbar(
-        length=max(total, 1), label="jobs", item_show_func=lambda item: item
+        length=max(total, 1), label=f"moving {name}", item_show_func=lambda item: item
     ) as bar:
         while (current := read_move(found.registry, name)) is not None:
             bar.update(current.transferred - bar.pos, step_text(current))
