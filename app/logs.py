@@ -103,6 +103,8 @@ def configure_logging(level: Any = None) -> None:
     logging.basicConfig(level=chosen, handlers=[handler], force=True)
     # Job logs are for their authors, whatever the level of the platform.
     logging.getLogger("fairline.job").setLevel(logging.INFO)
+    # Says that a pool was made anew, which each question to a cell that is away does.
+    logging.getLogger("sqlalchemy.pool").setLevel(logging.WARNING)
 
 
 def lines_of(log_format: Literal["plain", "json"]) -> logging.Formatter:
