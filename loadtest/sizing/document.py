@@ -171,8 +171,8 @@ def document() -> str:
         SIZE_TEXT.format(seconds=mean, one=ONE_MACHINE_PER_SECOND),
         table_text(size_table()),
         f"Workers of the peak include {100 * HEADROOM:.0f} % free slots; those of 2 billion are "
-        "[simulated](simulation.md) too, with boot times, failures and a lost cell: some more, as workers "
-        "start before they are needed and stop later.",
+        "[simulated](simulation.md) too, with boot times, failures and a lost cell: some more, as "
+        "workers start before they are needed and stop later.",
         "## Where the limits are",
         LIMIT_TEXT,
         table_text(limit_table()),
