@@ -68,7 +68,7 @@ def unless_moved(
     return response
 
 
-def where_it_was_born(
+def answer_again_if_moved(
     apps: ServedApps,
     cache: RegistryCache,
     tenant: str,
@@ -82,7 +82,7 @@ def where_it_was_born(
     The other cell may have admitted it a moment ago, by a placement that is not known here. A body
     may have been read: who sent one gets 503.
     """
-    if not born_outside(apps, known, environ["PATH_INFO"]):
+    if not is_of_other_cell(apps, known, environ["PATH_INFO"]):
         return answer(known, environ, start_response)
     response = BegunResponse()
     response.pieces = answer(known, environ, response.start)
@@ -97,8 +97,8 @@ def where_it_was_born(
     return answer(newer, environ, start_response)
 
 
-def born_outside(apps: ServedApps, placement: Placement, path: str) -> bool:
-    """Whether a path is of a job that was born in a cell where its tenant is not known to live."""
+def is_of_other_cell(apps: ServedApps, placement: Placement, path: str) -> bool:
+    """Whether a path is of a job that was admitted where its tenant is not known to live."""
     job = OF_JOB.fullmatch(path)
     job_id = None if job is None else parse_id(job[1])
     cell = None if job_id is None else apps.cell_numbered(cell_number(job_id))

@@ -42,7 +42,7 @@ from app.cells.forwarding import (
 )
 from app.cells.health import CellHealth
 from app.cells.key_lookup import KeyLookup
-from app.cells.left_tenants import MOVE_SECONDS, look_again, unless_moved, where_it_was_born
+from app.cells.left_tenants import MOVE_SECONDS, answer_again_if_moved, look_again, unless_moved
 from app.cells.registry_cache import RegistryCache
 from app.errors import CellUnavailable, NotFound, Unauthenticated
 from app.log_ids import CALLER, MOVED, PLACEMENT, SENT_AGAIN
@@ -169,7 +169,7 @@ class CellRouter:
         if environ["REQUEST_METHOD"] == "POST" and environ["PATH_INFO"] in SUBMISSIONS:
             return self._submit(tenant, placement, environ, start_response)
         answer = partial(self._answer, tenant, cell)
-        return where_it_was_born(
+        return answer_again_if_moved(
             self, self.cache, tenant, placement, answer, environ, start_response
         )
 
