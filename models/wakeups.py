@@ -27,6 +27,9 @@ logger = logging.getLogger(__name__)
 
 CHANNEL = "fairline_work"
 SEND = f"SELECT pg_notify('{CHANNEL}', '')"
+#: Of jobs that are in flight already: the scheduler may wait a moment before it looks.
+IN_FLIGHT = "in flight"
+SEND_IN_FLIGHT = f"SELECT pg_notify('{CHANNEL}', '{IN_FLIGHT}')"
 #: A process sends one at most so often.
 SEND_SECONDS = 0.5
 #: Without a message for so long, a listener that wants to be sure finds out whether it hears any.
@@ -35,10 +38,10 @@ SILENCE_SECONDS = 5.0
 RETRY_SECONDS = 1.0
 
 
-def wake_scheduler(engine: Engine) -> None:
+def wake_scheduler(engine: Engine, statement: str = SEND) -> None:
     """Tell the scheduler that there is work; without the state store it would find none."""
     with suppress(StateStoreError):
-        execute(engine, SEND, {})
+        execute(engine, statement, {})
 
 
 class WakeupSender:
@@ -46,21 +49,23 @@ class WakeupSender:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._due = 0.0
-        self._sending: GroupCommit[None, None] = GroupCommit(self._wake, name="wakeups")
+        #: By what it says: when the next may be sent.
+        self._due = {SEND: 0.0, SEND_IN_FLIGHT: 0.0}
+        self._sending: GroupCommit[str, None] = GroupCommit(self._wake, name="wakeups")
 
-    def send(self) -> None:
-        """Send one, unless the last was a moment ago."""
+    def send(self, statement: str = SEND) -> None:
+        """Send one, unless the last that said as much was a moment ago."""
         now = time.monotonic()
-        if now >= self._due:
-            self._due = now + SEND_SECONDS
-            self._sending.post(None)
+        if now >= self._due[statement]:
+            self._due[SEND_IN_FLIGHT] = now + SEND_SECONDS
+            self._due[statement] = now + SEND_SECONDS
+            self._sending.post(statement)
 
     def close(self, timeout: float) -> None:
         self._sending.close(timeout)
 
-    def _wake(self, group: Sequence[None]) -> list[None]:
-        wake_scheduler(self._engine)
+    def _wake(self, group: Sequence[str]) -> list[None]:
+        wake_scheduler(self._engine, SEND if SEND in group else SEND_IN_FLIGHT)
         return [None] * len(group)
 
 

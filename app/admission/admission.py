@@ -38,7 +38,7 @@ from models.store.errors import StateStoreError
 from models.store.group_commit import GroupCommit
 from models.store.roles import is_of_another
 from models.tallies import Count, Tallies, TallyKind
-from models.wakeups import WakeupSender
+from models.wakeups import SEND, SEND_IN_FLIGHT, WakeupSender
 
 logger = logging.getLogger(__name__)
 
@@ -133,6 +133,7 @@ class Admission:
         if slow or self._express_from > began:
             sent = set()  # too early, or in vain
         counts: list[Count] = []
+        queued = False
         for entry, outcome in zip(group, admitted, strict=True):
             if not isinstance(outcome, Admitted) or outcome.repeated:
                 continue
@@ -140,6 +141,7 @@ class Admission:
             for item in () if outcome.given else outcome.express:
                 if item.id not in sent:
                     self._express.post(express_dispatch(item))
+            queued = queued or len(outcome.express) < len(entry.submissions)
             tenant = str(entry.submissions[0].tenant_id)
             counts.append(((TallyKind.SUBMISSION, tenant), (len(entry.submissions), 0)))
             if entry.key is not None:
@@ -149,8 +151,8 @@ class Admission:
             self._early.forget()
         else:
             self._note_lanes(group, admitted)
-        # By the express lane too: its credit is soon spent.
-        self._wakeups.send()
+        # Of the express lane too: its credit is spent after a while.
+        self._wakeups.send(SEND if queued else SEND_IN_FLIGHT)
         self.tallies.add_all(counts)
         self.counting.start()
         return admitted

@@ -1,4 +1,4 @@
-"""Idling: when a scheduler that found no work looks for some again. Pure.
+"""Idling: when a scheduler without queued jobs looks for some again. Pure.
 
 Work that others create is announced (:mod:`models.wakeups`), and what becomes due by itself is
 known in advance. So a scheduler without either may pause until the next of these, and looks once
@@ -16,14 +16,16 @@ LONG_SECONDS = 2.0
 EXPECTED_SECONDS = 2.0
 
 
-def pause_seconds(*, hears: bool, quiet_seconds: float, due_in_seconds: float | None) -> float:
+def pause_seconds(
+    *, hears: bool, quiet_seconds: float, look_within: float, due_in_seconds: float | None
+) -> float:
     """Seconds until the next look.
 
-    ``hears``: wakeups would be heard; ``quiet_seconds``: since the last work or wakeup;
-    ``due_in_seconds``: until something is due by itself, None if nothing is scheduled.
+    ``hears``: wakeups would be heard; ``quiet_seconds``: since jobs were queued, or a wakeup said
+    so; ``look_within``: what is in flight can wait for so long; ``due_in_seconds``: until something
+    is due by itself, None if nothing is scheduled.
     """
     if not hears or quiet_seconds < EXPECTED_SECONDS:
         return SHORT_SECONDS
-    if due_in_seconds is None:
-        return LONG_SECONDS
-    return min(max(due_in_seconds, SHORT_SECONDS), LONG_SECONDS)
+    due = LONG_SECONDS if due_in_seconds is None else due_in_seconds
+    return max(SHORT_SECONDS, min(due, look_within, LONG_SECONDS))

@@ -108,6 +108,16 @@ def credit_is_due(credit: int, wanted: int, seconds: float) -> bool:
     return True
 
 
+def refill_seconds(credit: int, ended_per_second: float) -> float:
+    """When half of the express lane's credit will be spent, if as many jobs come as end.
+
+    Late enough if there is none: a job that gets no credit is queued, and wakes the scheduler.
+    """
+    if credit <= 0 or ended_per_second <= 0:
+        return REFILL_SECONDS
+    return min(REFILL_SECONDS, credit / 2 / ended_per_second)
+
+
 def next_reserve(reserve: float, busy: int, slots: int) -> float:
     """The reserve in seconds, adapted to how many slots of a pool with a queue are busy.
 

@@ -247,7 +247,9 @@ class SchedulerService:
             TimedRole(folder, FOLD_SECONDS),
             TimedRole(self._after_check(dispatcher), 0.0),
         ]
-        self._looks = WorkLooks(engine, looks, lambda: dispatcher.has_work or replayer.has_work)
+        self._looks = WorkLooks(
+            engine, looks, lambda: 0.0 if replayer.has_work else dispatcher.look_within
+        )
         return [
             *looks,
             TimedRole(reconciler, RECONCILE_SECONDS, idle_seconds=CALM_SECONDS),

@@ -21,6 +21,7 @@ from app.policy.fairshare import Grant, fewest_first, free_slots, note_turn
 from app.policy.window import (
     credit_is_due,
     expected_rate,
+    refill_seconds,
     room_to_fill,
     seconds_to_room,
     window,
@@ -91,25 +92,25 @@ class Dispatcher(RoleQueries):
         self._broker_away = False
         #: A whole turn is taken by then.
         self._whole_due = 0.0
-        #: Whether jobs were queued or in flight at the last turn, or that is not known.
-        self.has_work = True
+        #: How long the next turn can wait by what the last one found: 0 if jobs were queued or that
+        #: is not known, infinite if none was in flight either.
+        self.look_within = 0.0
 
     def run_once(self, now: float) -> int:
         """Dispatch what fits into the windows; how many jobs."""
         if now < self._room_at or self._rests(now):
             return 0
-        self.has_work = True
+        self.look_within = 0.0
         # Also while the broker is unavailable: arrivals would pile up.
         self._queues.refresh(now, self._pools.holds(now).tenants)
         if not self._reach_broker(now):
             return 0
         dispatched, pauses = 0, [MOST_PAUSE_SECONDS]
-        has_work = False
+        within = math.inf
         for pool in self._pools.read(now):
             queue = self._queues[pool.name]
-            live = pool.queued + pool.dispatched + pool.running
-            has_work = has_work or live > 0 or queue.swept
             if pool.queued > 0 or queue.swept:
+                within = 0.0
                 served, pause = self._serve(pool, now)
                 dispatched += served
                 pauses.append(pause)
@@ -117,15 +118,17 @@ class Dispatcher(RoleQueries):
             else:
                 # Counted after the arrivals were taken: later jobs have arrivals too.
                 queue.clear()
-            self._grant(pool, now)
-        self.has_work = has_work or self._broker_away
+            credit = self._grant(pool, now)
+            if pool.dispatched + pool.running > 0:
+                within = min(within, refill_seconds(credit, pool.ended_per_second))
+        self.look_within = 0.0 if self._broker_away else within
         if len(pauses) > 1:
             self._room_at = now + min(pauses)
         return dispatched
 
     def _rests(self, now: float) -> bool:
         """Whether there is nothing to do, as in the turn before; says so at the cost of a read."""
-        if self.has_work or now >= self._whole_due:
+        if self.look_within < math.inf or now >= self._whole_due:
             self._whole_due = now + REST_SECONDS
             return False
         return self._reach_broker(now) and self._pools.at_rest()
@@ -297,14 +300,15 @@ class Dispatcher(RoleQueries):
             self._pacers.spend(each.dependency, -1)
         release(self._engine, dispatches)
 
-    def _grant(self, pool: PoolState, now: float) -> None:
-        """Open the express lane for the free slots, or close it while jobs are queued."""
+    def _grant(self, pool: PoolState, now: float) -> int:
+        """The credit of the express lane: the free slots, or none while jobs are queued."""
         free = pool.slots - pool.in_flight
         credit = max(0, free) if pool.ready <= 0 and not self._broker_away else 0
         if not credit_is_due(pool.credit, credit, now - self._granted.get(pool.name, -math.inf)):
-            return
+            return pool.credit
         self._write(GRANT, pool=pool.name, credit=credit, slots=pool.slots)
         self._granted[pool.name] = now
+        return credit
 
     def _reach_broker(self, now: float) -> bool:
         """Ping the broker once in a while, so that nothing is marked in vain."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter
@@ -16,14 +17,21 @@ from sqlalchemy import event
 from app.admission import Submission
 from app.admission.admission import Admission
 from app.config import Settings
-from app.policy import idling
+from app.policy import idling, window
 from app.scheduler import idle, service
 from app.scheduler.role import TimedRole, run_due
 from models import wakeups
 from models.jobs.ids import new_id
 from models.leadership import Leader
 from models.presence import Presence, announce
-from models.wakeups import CHANNEL, WakeupListener, WakeupSender, wake_scheduler
+from models.wakeups import (
+    CHANNEL,
+    SEND,
+    SEND_IN_FLIGHT,
+    WakeupListener,
+    WakeupSender,
+    wake_scheduler,
+)
 from tests.support.database_fixture import DatabaseFixture, FakePublisher
 from tests.support.emptied import emptied
 from tests.support.waiting import wait_for
@@ -116,7 +124,7 @@ def test_a_wakeup_ends_the_pause(
 def test_after_a_wakeup_roles_that_had_nothing_to_do_are_on_time_again(
     database: DatabaseFixture,
 ) -> None:
-    looks = idle.WorkLooks(database.engine, [], lambda: False)
+    looks = idle.WorkLooks(database.engine, [], lambda: math.inf)
     leader = Leader(database.engine, "s1")
     leader.run_once(0.0)
     role = service.Announcer(database.engine, "s1")
@@ -192,11 +200,78 @@ def test_a_lost_connection_is_replaced_and_what_came_meanwhile_is_looked_for(
 def test_a_process_sends_few_wakeups(
     database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sent: list[None] = []
-    monkeypatch.setattr(wakeups, "wake_scheduler", lambda _: sent.append(None))
+    sent: list[str] = []
+    monkeypatch.setattr(wakeups, "wake_scheduler", lambda _, said: sent.append(said))
     monkeypatch.setattr(wakeups, "SEND_SECONDS", 60.0)
     sender = WakeupSender(database.engine)
     for _ in range(1000):
-        sender.send()
+        sender.send(SEND_IN_FLIGHT)
+    wait_for(lambda: len(sent) == 1, 15)
+    for _ in range(1000):
+        sender.send(SEND)  # says more than the one before
+        sender.send(SEND_IN_FLIGHT)  # says less
     sender.close(15.0)
-    assert len(sent) == 1
+    assert sent == [SEND_IN_FLIGHT, SEND]
+
+
+@contextmanager
+def open_lane(database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch) -> Iterator[Admission]:
+    """Admission beside an idle scheduler that has granted ten free slots."""
+    admission = Admission(database.engine, FakePublisher(), 5.0)
+    with idle_scheduler(database, monkeypatch):
+        wait_for(lambda: credit(database) == 10, 30)
+        yield admission
+    admission.close(1.0)
+
+
+def credit(database: DatabaseFixture) -> int:
+    rows = database.query("SELECT credit FROM express_lanes WHERE pool = 'medium'")
+    return int(rows[0][0]) if rows else -1
+
+
+def admit(admission: Admission, jobs: int = 1) -> list[str]:
+    ids = [new_id() for _ in range(jobs)]
+    admission.admit([Submission(one, 1, "echo", "medium", "{}", express=True) for one in ids])
+    return ids
+
+
+def test_while_no_job_is_queued_it_looks_a_few_times_a_second(
+    database: DatabaseFixture, broker: FakePublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    with open_lane(database, monkeypatch) as admission:
+        admit(admission)
+        wait_for(lambda: credit(database) == 9, 30)  # in flight: one slot less, and no refill
+        event.listen(
+            database.engine, "before_cursor_execute", lambda *given: asked.append(given[2])
+        )
+        began = time.monotonic()
+        time.sleep(3.0)
+        seconds = time.monotonic() - began
+    looks = sum("read_pools" in one for one in asked)
+    assert 1 <= looks < 8 * seconds, "every 40 ms would be 25"
+    assert not broker.sent
+
+
+def test_a_job_that_gets_no_credit_is_sent_at_once(
+    database: DatabaseFixture, broker: FakePublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(window, "REFILL_SECONDS", NEVER)
+    with open_lane(database, monkeypatch) as admission:
+        admit(admission)
+        time.sleep(0.5)
+        announce(database.engine, Presence("w1", "worker", ["medium"], slots=20))
+        ids = admit(admission, 12)  # more than the credit; the scheduler would look in an hour
+        wait_for(lambda: {sent.id for sent in broker.sent} == set(ids), 30)
+
+
+def test_jobs_in_flight_wake_an_idle_scheduler_for_their_credit(
+    database: DatabaseFixture, broker: FakePublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_lane(database, monkeypatch) as admission:
+        ids = admit(admission, 7)
+        wait_for(lambda: credit(database) == 3, 30)
+        database.execute("UPDATE jobs SET status = 'cancelled', finished_at = now()")
+        # By itself it would look in an hour.
+        wait_for(lambda: credit(database) == 10, 30)
+    assert len(ids) == 7 and not broker.sent

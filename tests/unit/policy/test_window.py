@@ -20,6 +20,7 @@ from app.policy.window import (
     expected_rate,
     next_reserve,
     packs,
+    refill_seconds,
     refs_in_message,
     room_to_fill,
     seconds_to_room,
@@ -184,3 +185,11 @@ def test_credit_is_never_too_much_and_never_short_for_long(
         assert due == (seconds >= REFILL_SECONDS)
     else:
         assert not due
+
+
+@given(st.integers(-1, 5000), rates)
+def test_credit_lasts_until_the_next_look(credit: int, rate: float) -> None:
+    seconds = refill_seconds(credit, rate)
+    assert 0 < seconds <= REFILL_SECONDS
+    if credit > 0:
+        assert rate * seconds <= credit / 2 + 1e-6
