@@ -17,9 +17,8 @@ from models.cells.databases import CellDatabases
 from models.cells.moves import MoveRefused, request_move
 from models.cells.placements import (
     least_used_cells,
-    place_tenant,
+    place_unplaced,
     read_named_placements,
-    read_placement,
     read_placements,
     tenants_of_cells,
 )
@@ -38,7 +37,7 @@ from models.cells.registry import (
 from models.database_url import normal_url, standby_url
 from models.store.errors import StateStoreError
 from models.store.roles import DatabaseRole
-from models.store.session import fetch, open_engine, transaction
+from models.store.session import fetch, open_engine
 
 if TYPE_CHECKING:
     from app.config import Settings
@@ -181,18 +180,13 @@ def checked(cell: CellRow) -> CellRow:
 
 def place_all(registry: Engine, engine: Engine, cell: CellRow) -> int:
     """Place the tenants that a cell has, unless others of their names are placed elsewhere."""
-    placed = 0
-    for row in fetch(engine, READ_TENANTS):
-        # One that is placed keeps its version: a move of it may have closed a cell to that one.
-        placement = read_placement(registry, row.name)
-        if placement is None:
-            with transaction(registry) as connection:
-                placement = place_tenant(connection, row.name, {cell.name: 1.0})
-        placed += cell.name in placement.weights
-        if cell.name not in placement.weights:
-            where = ", ".join(placement.weights)
-            click.echo(f"not placed, as there is another in {where}: {row.name}", err=True)
-    return placed
+    names = [row.name for row in fetch(engine, READ_TENANTS)]
+    placements = place_unplaced(registry, names, cell.name)
+    elsewhere = [row for row in placements if cell.name not in row.weights]
+    for row in elsewhere:
+        where = ", ".join(row.weights)
+        click.echo(f"not placed, as there is another in {where}: {row.tenant}", err=True)
+    return len(placements) - len(elsewhere)
 
 
 def masked(cell: CellRow) -> dict[str, str]:

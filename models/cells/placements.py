@@ -22,12 +22,19 @@ READ_NAMED = f"{READ_ALL} WHERE tenant = ANY (%(tenants)s)"
 #: same name, which caches and cells may still know. A placement that is there keeps its cells, and
 #: is returned: its tenant may still have to be created. Its version is raised, so that nobody
 #: removes it as that of the earlier one.
+FIRST_VERSION = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 PLACE = f"""
     INSERT INTO placements AS known (tenant, version, cells)
-    VALUES (%(tenant)s, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
-            %(cells)s::jsonb)
+    VALUES (%(tenant)s, {FIRST_VERSION}, %(cells)s::jsonb)
     ON CONFLICT (tenant) DO UPDATE SET version = known.version + 1, changed_at = now()
     RETURNING {COLUMNS}
+"""
+#: Tenants that are there already; a placement keeps its version, which a move may have told a cell.
+PLACE_UNPLACED = f"""
+    INSERT INTO placements (tenant, version, cells)
+    SELECT tenant, {FIRST_VERSION}, %(cells)s::jsonb
+    FROM unnest(%(tenants)s::text[]) AS tenant
+    ON CONFLICT (tenant) DO NOTHING
 """
 #: Only the one that was read is changed.
 CHANGE = """
@@ -87,6 +94,13 @@ def place_tenant(connection: Connection, tenant: str, weights: Mapping[str, floa
     """Place a new tenant; its placement, which is another one if it had one."""
     asked = {"tenant": tenant, "cells": json.dumps(dict(weights))}
     return placement_row(connection.exec_driver_sql(PLACE, asked).one())
+
+
+def place_unplaced(registry: Engine, tenants: Collection[str], cell: str) -> list[PlacementRow]:
+    """Place the tenants of a cell that have no placement; the placements of all of them."""
+    asked = {"tenants": list(tenants), "cells": json.dumps({cell: 1.0})}
+    execute(registry, PLACE_UNPLACED, asked)
+    return read_named_placements(registry, tenants)
 
 
 def change_placement(
