@@ -98,14 +98,23 @@ def seconds_to_room(room: int, ready: int, ended_per_second: float) -> float:
     return missing / ended_per_second if missing > 0 and ended_per_second > 0 else 0.0
 
 
+def lane_credit(slots: int, in_flight: int, ended_per_second: float) -> int:
+    """Jobs that the express lane may take until its credit is renewed.
+
+    One for each slot that is free, or will be by then at this rate of endings; within the window.
+    """
+    soon = int(ended_per_second * REFILL_SECONDS)
+    return max(0, min(slots + soon, window(slots, ended_per_second)) - in_flight)
+
+
 def credit_is_due(credit: int, wanted: int, seconds: float) -> bool:
     """Whether to write the express lane's credit, last written so many seconds ago.
 
-    At once if there is too much of it, or less than half of what there could be.
+    At once if there is half as much again as there should be, or half of it.
     """
-    if credit == wanted or wanted / 2 <= credit < wanted:
-        return seconds >= (GRANT_SECONDS if credit == wanted else REFILL_SECONDS)
-    return True
+    if credit == wanted:
+        return seconds >= GRANT_SECONDS
+    return not wanted / 2 <= credit < 1.5 * wanted or seconds >= REFILL_SECONDS
 
 
 def refill_seconds(credit: int, ended_per_second: float) -> float:

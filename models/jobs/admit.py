@@ -44,7 +44,7 @@ PERMISSION_SECONDS = 60
 
 #: Neither scheduled for later, nor for a dependency whose circuit is not closed or that has a
 #: quota, nor of a tenant that is throttled, free or whose cap it might reach: those are
-#: queued. The lane fills the slots of a pool at most, so half of the cap must be that many.
+#: queued. The lane brings ``slots`` jobs in flight at most, so half of the cap must be that many.
 READY = f"""
     (execute_at IS NULL OR execute_at <= now()) AND express
     AND dependency NOT IN ({DEPENDENCIES_NOT_CLOSED})

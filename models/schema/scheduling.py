@@ -30,7 +30,8 @@ class ExpressLane(Base, table="express_lanes", fillfactor=50):
     #: Jobs that may still be dispatched on this permission.
     credit: Mapped[Count4]
     granted_at: Mapped[Now]
-    #: Slots of the pool's shared workers; None: not known.
+    #: Jobs that it may bring in flight: one for each slot of the pool's shared workers, and for
+    #: those that will soon be free; None: not known.
     slots: Mapped[Int4 | None]
     #: Idle workers that would run the next job at once: see `models.jobs.offer`.
     offers: Mapped[list[str]] = mapped_column(server_default="{}")

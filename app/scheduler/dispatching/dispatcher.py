@@ -21,6 +21,7 @@ from app.policy.fairshare import Grant, fewest_first, free_slots, note_turn
 from app.policy.window import (
     credit_is_due,
     expected_rate,
+    lane_credit,
     refill_seconds,
     room_to_fill,
     seconds_to_room,
@@ -120,7 +121,7 @@ class Dispatcher(RoleQueries):
                 queue.clear()
             credit = self._grant(pool, now)
             if pool.dispatched + pool.running > 0:
-                within = min(within, refill_seconds(credit, pool.ended_per_second))
+                within = min(within, refill_seconds(credit, self._shared_rate(pool)))
         self.look_within = 0.0 if self._broker_away else within
         if len(pauses) > 1:
             self._room_at = now + min(pauses)
@@ -148,10 +149,8 @@ class Dispatcher(RoleQueries):
             if most > 0 and not self._broker_away:
                 served += self._dispatch(pool, min(most, BATCH), now, target)[0]
         free_elsewhere = any(one.name == "free" for one in slices)
-        # The rate of endings includes the slices'.
-        shared = pool.slots / max(1, pool.slots + sum(one.slots for one in slices))
         length = self._lengths.get(pool.name)
-        rate = expected_rate(pool.ended_per_second * shared, pool.busy, pool.slots, length)
+        rate = expected_rate(self._shared_rate(pool), pool.busy, pool.slots, length)
         room = window(pool.slots, rate, pool.reserve_seconds) - pool.in_flight
         most = min(BATCH, room_to_fill(room, pool.ready, rate))
         if most <= 0:
@@ -167,6 +166,11 @@ class Dispatcher(RoleQueries):
         if slices:
             return served, 0.0
         return served, seconds_to_room(room - served, pool.ready - served, rate)
+
+    def _shared_rate(self, pool: PoolState) -> float:
+        """Endings per second in slots that all tenants share: what is measured includes slices."""
+        slices = sum(one.slots for one in self._pools.slices(pool.name))
+        return pool.ended_per_second * pool.slots / max(1, pool.slots + slices)
 
     def _dispatch(
         self,
@@ -301,12 +305,14 @@ class Dispatcher(RoleQueries):
         release(self._engine, dispatches)
 
     def _grant(self, pool: PoolState, now: float) -> int:
-        """The credit of the express lane: the free slots, or none while jobs are queued."""
-        free = pool.slots - pool.in_flight
-        credit = max(0, free) if pool.ready <= 0 and not self._broker_away else 0
+        """The credit of the express lane: none while jobs are queued."""
+        credit = 0
+        if pool.ready <= 0 and not self._broker_away:
+            credit = lane_credit(pool.slots, pool.in_flight, self._shared_rate(pool))
         if not credit_is_due(pool.credit, credit, now - self._granted.get(pool.name, -math.inf)):
             return pool.credit
-        self._write(GRANT, pool=pool.name, credit=credit, slots=pool.slots)
+        most = max(pool.slots, pool.in_flight + credit)
+        self._write(GRANT, pool=pool.name, credit=credit, slots=most)
         self._granted[pool.name] = now
         return credit
 

@@ -1,4 +1,4 @@
-"""Roles of the scheduler, called directly: leader, dispatcher, expirer, reaper, express lane."""
+"""Roles of the scheduler, called directly: leader, dispatcher, expirer, reaper."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from app.admission import Admitted, Submission, SubmissionGroup
+from app.admission import Submission, SubmissionGroup
 from app.config import Settings
 from app.scheduler import service
 from app.scheduler.dispatching.dispatcher import Dispatcher
@@ -57,9 +57,9 @@ def entries(count: int, **fields: Any) -> list[SubmissionGroup]:
     ]
 
 
-def lane(database: DatabaseFixture, pool: str = "medium") -> int:
-    rows = database.query("SELECT credit FROM express_lanes WHERE pool = %s", pool)
-    return int(rows[0].credit) if rows else 0
+def credit(database: DatabaseFixture) -> int:
+    """Of the express lane."""
+    return int(database.query("SELECT coalesce(max(credit), 0) FROM express_lanes")[0][0])
 
 
 def test_one_of_two_leads_and_the_other_takes_over_when_the_lease_runs_out(
@@ -103,7 +103,7 @@ def test_a_leader_that_was_overtaken_touches_nothing(
     assert reaper.run_once(10.0) == 0
     assert database.query("SELECT id, status, lease FROM jobs ORDER BY id") == before
     assert broker.sent == []
-    assert lane(database) == 0
+    assert credit(database) == 0
 
 
 def test_the_dispatcher_is_first_in_first_out_by_priority(
@@ -160,7 +160,7 @@ def test_a_publish_that_fails_puts_the_jobs_back_in_line(
     assert dispatcher.run_once(0.5) == 0, "found out by publishing"
     job = database.job(job_id)
     assert (job.status, job.lease, job.attempt, job.crashes) == ("queued", 1, 0, 0)
-    assert lane(database) == 0, "no express dispatch while the broker is away"
+    assert credit(database) == 0, "no express dispatch while the broker is away"
     assert not database.miscounted()
 
 
@@ -295,43 +295,6 @@ def test_a_lost_run_that_somebody_cancelled_is_cancelled(
     job = database.job(claim.ref.id)
     assert (job.status, job.crashes) == ("cancelled", 1)
     assert job.finished_at is not None
-
-
-def test_the_express_lane_opens_for_the_free_slots_of_a_pool_without_a_line(
-    database: DatabaseFixture, dispatcher: Dispatcher
-) -> None:
-    dispatcher.run_once(0.0)
-    assert lane(database) == 10
-    job_id = database.submit(express=True)
-    job = database.job(job_id)
-    assert (job.status, job.lease) == ("dispatched", 1)
-    assert lane(database) == 9
-    assert not database.miscounted()
-
-
-def test_the_express_lane_is_closed_while_there_is_a_line(
-    database: DatabaseFixture, dispatcher: Dispatcher
-) -> None:
-    for _ in range(30):
-        database.submit()
-    dispatcher.run_once(0.0)
-    assert lane(database) == 0
-    assert database.job(database.submit(express=True)).status == "queued"
-
-
-def test_a_group_larger_than_the_credit_goes_to_the_line_whole(
-    database: DatabaseFixture, dispatcher: Dispatcher
-) -> None:
-    dispatcher.run_once(0.0)
-    admitted = admit_group(database.engine, entries(11), express=True)
-    assert not any(one.express for one in admitted if isinstance(one, Admitted))
-    assert lane(database) == 10
-
-
-def test_an_old_permission_is_none(database: DatabaseFixture, dispatcher: Dispatcher) -> None:
-    dispatcher.run_once(0.0)
-    database.execute("UPDATE express_lanes SET granted_at = now() - interval '61 seconds'")
-    assert database.job(database.submit(express=True)).status == "queued"
 
 
 def test_admitting_the_same_group_again_changes_nothing(database: DatabaseFixture) -> None:

@@ -18,6 +18,7 @@ from app.policy.window import (
     batch,
     credit_is_due,
     expected_rate,
+    lane_credit,
     next_reserve,
     packs,
     refill_seconds,
@@ -179,12 +180,24 @@ def test_credit_is_never_too_much_and_never_short_for_long(
     credit: int, wanted: int, seconds: float
 ) -> None:
     due = credit_is_due(credit, wanted, seconds)
-    if credit > wanted or credit < wanted / 2 or seconds >= GRANT_SECONDS:
+    if credit < wanted / 2 or credit >= max(1.5 * wanted, wanted + 1) or seconds >= GRANT_SECONDS:
         assert due
-    elif credit < wanted:
+    elif credit != wanted:
         assert due == (seconds >= REFILL_SECONDS)
     else:
         assert not due
+
+
+@given(slots, st.integers(0, 20_000), rates)
+def test_credit_is_for_slots_that_are_free_or_soon_will_be(
+    slots: int, in_flight: int, rate: float
+) -> None:
+    credit = lane_credit(slots, in_flight, rate)
+    assert credit >= max(0, min(slots, CEILING) - in_flight), "every free slot can be used"
+    assert in_flight + credit <= max(in_flight, slots + rate * REFILL_SECONDS)
+    assert in_flight + credit <= max(in_flight, window(slots, rate))
+    if rate == 0:
+        assert credit <= slots
 
 
 @given(st.integers(-1, 5000), rates)
