@@ -13,7 +13,7 @@ SHORT_SECONDS = 0.04
 LONG_SECONDS = 2.0
 #: Work is expected for so long after the last: longer than the time between two wakeups that a
 #: process sends, so that what is created without one is seen at a short interval.
-EXPECTED_SECONDS = 2.0
+EXPECTED_SECONDS = 1.2
 
 
 def pause_seconds(

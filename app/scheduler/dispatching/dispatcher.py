@@ -110,6 +110,7 @@ class Dispatcher(RoleQueries):
         within = math.inf
         for pool in self._pools.read(now):
             queue = self._queues[pool.name]
+            served = 0
             if pool.queued > 0 or queue.swept:
                 within = 0.0
                 served, pause = self._serve(pool, now)
@@ -119,7 +120,7 @@ class Dispatcher(RoleQueries):
             else:
                 # Counted after the arrivals were taken: later jobs have arrivals too.
                 queue.clear()
-            credit = self._grant(pool, now)
+            credit = self._grant(pool, served, now)
             if pool.dispatched + pool.running > 0:
                 within = min(within, refill_seconds(credit, self._shared_rate(pool)))
         self.look_within = 0.0 if self._broker_away else within
@@ -304,14 +305,14 @@ class Dispatcher(RoleQueries):
             self._pacers.spend(each.dependency, -1)
         release(self._engine, dispatches)
 
-    def _grant(self, pool: PoolState, now: float) -> int:
-        """The credit of the express lane: none while jobs are queued."""
-        credit = 0
-        if pool.ready <= 0 and not self._broker_away:
-            credit = lane_credit(pool.slots, pool.in_flight, self._shared_rate(pool))
+    def _grant(self, pool: PoolState, served: int, now: float) -> int:
+        """The credit of the express lane, after so many were sent: none while jobs are queued."""
+        credit, in_flight = 0, pool.in_flight + served
+        if pool.ready <= served and not self._broker_away:
+            credit = lane_credit(pool.slots, in_flight, self._shared_rate(pool))
         if not credit_is_due(pool.credit, credit, now - self._granted.get(pool.name, -math.inf)):
             return pool.credit
-        most = max(pool.slots, pool.in_flight + credit)
+        most = max(pool.slots, in_flight + credit)
         self._write(GRANT, pool=pool.name, credit=credit, slots=most)
         self._granted[pool.name] = now
         return credit

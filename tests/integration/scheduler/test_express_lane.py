@@ -60,6 +60,16 @@ def test_the_express_lane_is_closed_while_there_is_a_queue(
     assert database.job(database.submit(express=True)).status == "queued"
 
 
+def test_the_express_lane_opens_again_in_the_turn_that_sends_the_last_of_a_queue(
+    database: DatabaseFixture, dispatcher: Dispatcher
+) -> None:
+    for _ in range(4):
+        database.submit()
+    assert dispatcher.run_once(0.0) == 4
+    assert lane(database) == 10 - 4
+    assert dispatcher.look_within == 0.0, "others may have been queued meanwhile"
+
+
 def test_a_group_larger_than_the_credit_is_queued_whole(
     database: DatabaseFixture, dispatcher: Dispatcher
 ) -> None:
