@@ -101,9 +101,10 @@ def seconds_to_room(room: int, ready: int, ended_per_second: float) -> float:
 def lane_credit(slots: int, in_flight: int, ended_per_second: float) -> int:
     """Jobs that the express lane may take until its credit is renewed.
 
-    One for each slot that is free, or will be by then at this rate of endings; within the window.
+    One for each slot that is free, or will be by then at this rate of endings; within the window,
+    and two for each slot at most: it is not for tenants whose caps it might reach.
     """
-    soon = int(ended_per_second * REFILL_SECONDS)
+    soon = min(slots, int(ended_per_second * REFILL_SECONDS))
     return max(0, min(slots + soon, window(slots, ended_per_second)) - in_flight)
 
 

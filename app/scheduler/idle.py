@@ -10,7 +10,7 @@ from functools import partial
 
 from sqlalchemy import Engine
 
-from app.policy.idling import LONG_SECONDS, SHORT_SECONDS, pause_seconds
+from app.policy.idling import EXPECTED_SECONDS, LONG_SECONDS, SHORT_SECONDS, pause_seconds
 from app.policy.window import REFILL_SECONDS
 from app.scheduler.role import TimedRole
 from models.jobs.promote import FIRST_SCHEDULED
@@ -47,8 +47,10 @@ class WorkLooks:
         self._listener = WakeupListener(engine, self._hear)
         #: What wakeups said that no turn has taken note of: jobs were queued, or sent to workers.
         self._heard_queued = self._heard_in_flight = False
-        #: When jobs were queued, or a wakeup said so; and until when the roles are put off.
+        #: When jobs were queued, or a wakeup said so; when one told of jobs in flight; and until when
+        #: the roles are put off.
         self._busy_at = 0.0
+        self._in_flight_at = -math.inf
         self._put_off_until = 0.0
         #: Whether there is no work, as far as is known.
         self.idle = False
@@ -85,7 +87,10 @@ class WorkLooks:
         # First: a wakeup that is heard from now on ends the pause.
         self.idle = within == math.inf
         if self._heard_in_flight:
-            self._heard_in_flight = self.idle = False
+            self._heard_in_flight = False
+            self._in_flight_at = now
+        if now - self._in_flight_at < EXPECTED_SECONDS:  # others may have come without a wakeup
+            self.idle = False
             within = min(within, REFILL_SECONDS)
         pause = partial(
             pause_seconds,

@@ -84,7 +84,8 @@ class Dispatcher(RoleQueries):
         self._queues = pools.queues
         self._estimates = estimates
         self._pacers = pacers
-        self._granted: dict[str, float] = {}
+        #: By pool: when the express lane's credit was written, and what it may bring in flight.
+        self._granted: dict[str, tuple[float, int]] = {}
         self._broker_due = 0.0
         #: By pool: what the jobs that were sent last take on average; None if that is not known.
         self._lengths: dict[str, float | None] = {}
@@ -308,13 +309,15 @@ class Dispatcher(RoleQueries):
     def _grant(self, pool: PoolState, served: int, now: float) -> int:
         """The credit of the express lane, after so many were sent: none while jobs are queued."""
         credit, in_flight = 0, pool.in_flight + served
-        if pool.ready <= served and not self._broker_away:
+        if (pool.ready <= 0 or pool.queued <= served) and not self._broker_away:
             credit = lane_credit(pool.slots, in_flight, self._shared_rate(pool))
-        if not credit_is_due(pool.credit, credit, now - self._granted.get(pool.name, -math.inf)):
+        granted_at, most = self._granted.get(pool.name, (-math.inf, 0))
+        too_many = pool.credit > 0 and in_flight + pool.credit > most
+        if not (too_many or credit_is_due(pool.credit, credit, now - granted_at)):
             return pool.credit
         most = max(pool.slots, in_flight + credit)
         self._write(GRANT, pool=pool.name, credit=credit, slots=most)
-        self._granted[pool.name] = now
+        self._granted[pool.name] = (now, most)
         return credit
 
     def _reach_broker(self, now: float) -> bool:

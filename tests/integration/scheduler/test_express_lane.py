@@ -98,3 +98,25 @@ def test_credit_is_also_for_slots_that_soon_will_be_free_but_no_cap_is_passed(
         return bool(admitted.express)
 
     assert [is_sent(cap) for cap in (20, 29, 30)] == [False, False, True], "twice 15"
+
+
+def test_the_limit_for_caps_follows_what_is_in_flight(
+    database: DatabaseFixture, dispatcher: Dispatcher
+) -> None:
+    dispatcher.run_once(0.0)
+    dispatcher._pools._meters["medium"] = PoolMeter(PRESENCE_SECONDS, ended_per_second=40.0)
+    for _ in range(12):
+        database.submit()
+    assert dispatcher.run_once(0.01) == 12
+    [row] = database.query("SELECT credit, slots FROM express_lanes WHERE pool = 'medium'")
+    assert row.credit > 0 and 12 + row.credit <= row.slots, "10 would be half of a cap of 20"
+
+
+def test_the_express_lane_stays_closed_while_a_job_is_left_in_the_queue(
+    database: DatabaseFixture, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(4):
+        database.submit()
+    monkeypatch.setattr(dispatcher, "_serve", lambda *_: (3, 0.0))
+    dispatcher.run_once(0.0)
+    assert lane(database) == 0, "one of four is left"

@@ -275,3 +275,17 @@ def test_jobs_in_flight_wake_an_idle_scheduler_for_their_credit(
         # By itself it would look in an hour.
         wait_for(lambda: credit(database) == 10, 30)
     assert len(ids) == 7 and not broker.sent
+
+
+def test_what_comes_soon_after_a_wakeup_of_jobs_in_flight_needs_none(
+    database: DatabaseFixture, broker: FakePublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A process sends one in half a second: the next job may be lost by its worker unannounced.
+    monkeypatch.setattr(idle, "EXPECTED_SECONDS", 30.0)
+    with open_lane(database, monkeypatch) as admission:
+        admit(admission)
+        database.execute("UPDATE jobs SET status = 'cancelled', finished_at = now()")
+        wait_for(lambda: credit(database) == 10, 30)
+        time.sleep(0.5)
+        job_id = database.submit()
+        wait_for(lambda: [sent.id for sent in broker.sent] == [job_id], 15)

@@ -196,6 +196,7 @@ def test_credit_is_for_slots_that_are_free_or_soon_will_be(
     assert credit >= max(0, min(slots, CEILING) - in_flight), "every free slot can be used"
     assert in_flight + credit <= max(in_flight, slots + rate * REFILL_SECONDS)
     assert in_flight + credit <= max(in_flight, window(slots, rate))
+    assert credit <= 2 * slots
     if rate == 0:
         assert credit <= slots
 
