@@ -47,8 +47,8 @@ class WorkLooks:
         self._listener = WakeupListener(engine, self._hear)
         #: What wakeups said that no turn has taken note of: jobs were queued, or sent to workers.
         self._heard_queued = self._heard_in_flight = False
-        #: When jobs were queued, or a wakeup said so; when one told of jobs in flight; and until when
-        #: the roles are put off.
+        #: When jobs were queued, or a wakeup said so; when one told of jobs in flight; and until
+        #: when the roles are put off.
         self._busy_at = 0.0
         self._in_flight_at = -math.inf
         self._put_off_until = 0.0
