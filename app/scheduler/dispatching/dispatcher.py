@@ -19,23 +19,22 @@ from app.broker.publish import Publisher, release_undelivered
 from app.errors import BrokerUnavailable
 from app.policy.fairshare import Grant, fewest_first, free_slots, note_turn
 from app.policy.window import (
-    credit_is_due,
+    REFILL_SECONDS,
     expected_rate,
-    lane_credit,
     refill_seconds,
     room_to_fill,
     seconds_to_room,
     window,
 )
 from app.reads.estimates import Estimates
+from app.scheduler.dispatching.express_lanes import ExpressLanes
 from app.scheduler.dispatching.pool_queues import PoolQueue
 from app.scheduler.dispatching.pools import Pools, PoolState, Slice
 from app.scheduler.dispatching.quotas import QuotaPacers
 from app.scheduler.role import RoleQueries
 from models.jobs.dispatch import Dispatch, mark
 from models.jobs.release import release
-from models.leadership import STILL_LEADER, Leader
-from models.pools import POOLS
+from models.leadership import Leader
 from models.store.errors import StateStoreError
 from tasks.retry.circuit import MOST_PROBES
 
@@ -58,13 +57,6 @@ MOST_PAUSE_SECONDS = 0.1
 #: While no pool has a job, a turn is a look at their counts, except once in so many seconds.
 REST_SECONDS = 10.0
 
-GRANT = f"""
-    INSERT INTO express_lanes AS lane (pool, credit, slots)
-    SELECT %(pool)s, %(credit)s, %(slots)s WHERE {STILL_LEADER}
-    ON CONFLICT (pool) DO UPDATE
-    SET credit = excluded.credit, slots = excluded.slots, granted_at = now()
-"""
-
 
 class Dispatcher(RoleQueries):
     _leader: Leader
@@ -84,8 +76,7 @@ class Dispatcher(RoleQueries):
         self._queues = pools.queues
         self._estimates = estimates
         self._pacers = pacers
-        #: By pool: when the express lane's credit was written, and what it may bring in flight.
-        self._granted: dict[str, tuple[float, int]] = {}
+        self._lanes = ExpressLanes(engine, leader)
         self._broker_due = 0.0
         #: By pool: what the jobs that were sent last take on average; None if that is not known.
         self._lengths: dict[str, float | None] = {}
@@ -94,6 +85,8 @@ class Dispatcher(RoleQueries):
         self._broker_away = False
         #: A whole turn is taken by then.
         self._whole_due = 0.0
+        #: Nothing was queued; the pools are counted by then, or if a job arrives.
+        self._count_due = 0.0
         #: How long the next turn can wait by what the last one found: 0 if jobs were queued or that
         #: is not known, infinite if none was in flight either.
         self.look_within = 0.0
@@ -102,10 +95,13 @@ class Dispatcher(RoleQueries):
         """Dispatch what fits into the windows; how many jobs."""
         if now < self._room_at or self._rests(now):
             return 0
-        self.look_within = 0.0
+        before, self.look_within = self.look_within, 0.0
         # Also while the broker is unavailable: arrivals would pile up.
-        self._queues.refresh(now, self._pools.holds(now).tenants)
+        found = self._queues.refresh(now, self._pools.holds(now).tenants)
         if not self._reach_broker(now):
+            return 0
+        if now < self._count_due and not found:
+            self.look_within = before
             return 0
         dispatched, pauses = 0, [MOST_PAUSE_SECONDS]
         within = math.inf
@@ -121,10 +117,13 @@ class Dispatcher(RoleQueries):
             else:
                 # Counted after the arrivals were taken: later jobs have arrivals too.
                 queue.clear()
-            credit = self._grant(pool, served, now)
+            rate = self._pools.shared_rate(pool)
+            is_open = (pool.ready <= 0 or pool.queued <= served) and not self._broker_away
+            credit = self._lanes.grant(pool, served, rate if is_open else None, now)
             if pool.dispatched + pool.running > 0:
-                within = min(within, refill_seconds(credit, self._shared_rate(pool)))
+                within = min(within, refill_seconds(credit, rate))
         self.look_within = 0.0 if self._broker_away else within
+        self._count_due = now + min(self.look_within, REFILL_SECONDS)
         if len(pauses) > 1:
             self._room_at = now + min(pauses)
         return dispatched
@@ -152,7 +151,8 @@ class Dispatcher(RoleQueries):
                 served += self._dispatch(pool, min(most, BATCH), now, target)[0]
         free_elsewhere = any(one.name == "free" for one in slices)
         length = self._lengths.get(pool.name)
-        rate = expected_rate(self._shared_rate(pool), pool.busy, pool.slots, length)
+        shared = self._pools.shared_rate(pool)
+        rate = expected_rate(shared, pool.busy, pool.slots, length)
         room = window(pool.slots, rate, pool.reserve_seconds) - pool.in_flight
         most = min(BATCH, room_to_fill(room, pool.ready, rate))
         if most <= 0:
@@ -168,11 +168,6 @@ class Dispatcher(RoleQueries):
         if slices:
             return served, 0.0
         return served, seconds_to_room(room - served, pool.ready - served, rate)
-
-    def _shared_rate(self, pool: PoolState) -> float:
-        """Endings per second in slots that all tenants share: what is measured includes slices."""
-        slices = sum(one.slots for one in self._pools.slices(pool.name))
-        return pool.ended_per_second * pool.slots / max(1, pool.slots + slices)
 
     def _dispatch(
         self,
@@ -306,20 +301,6 @@ class Dispatcher(RoleQueries):
             self._pacers.spend(each.dependency, -1)
         release(self._engine, dispatches)
 
-    def _grant(self, pool: PoolState, served: int, now: float) -> int:
-        """The credit of the express lane, after so many were sent: none while jobs are queued."""
-        credit, in_flight = 0, pool.in_flight + served
-        if (pool.ready <= 0 or pool.queued <= served) and not self._broker_away:
-            credit = lane_credit(pool.slots, in_flight, self._shared_rate(pool))
-        granted_at, most = self._granted.get(pool.name, (-math.inf, 0))
-        too_many = pool.credit > 0 and in_flight + pool.credit > most
-        if not (too_many or credit_is_due(pool.credit, credit, now - granted_at)):
-            return pool.credit
-        most = max(pool.slots, in_flight + credit)
-        self._write(GRANT, pool=pool.name, credit=credit, slots=most)
-        self._granted[pool.name] = (now, most)
-        return credit
-
     def _reach_broker(self, now: float) -> bool:
         """Ping the broker once in a while, so that nothing is marked in vain."""
         if refused := release_undelivered(self._engine, self._publisher):
@@ -342,7 +323,6 @@ class Dispatcher(RoleQueries):
     def _lose_broker(self, now: float, error: BrokerUnavailable) -> None:
         if not self._broker_away:
             logger.warning("the broker is unavailable, jobs stay queued: %s", error)
-            for pool in POOLS:
-                self._write(GRANT, pool=pool, credit=0, slots=None)
+            self._lanes.close()
         self._broker_away = True
         self._broker_due = now + BROKER_RETRY_SECONDS

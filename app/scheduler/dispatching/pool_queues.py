@@ -172,21 +172,22 @@ class PoolQueues(RoleQueries, dict[str, PoolQueue]):
         """Whether they were read in this term of leadership."""
         return self._epoch is not None and self._epoch == self._leader.epoch
 
-    def refresh(self, now: float, throttled: Mapping[str, Collection[int]]) -> None:
-        """Take the arrivals and read what changed about the tenants."""
+    def refresh(self, now: float, throttled: Mapping[str, Collection[int]]) -> bool:
+        """Take the arrivals and read what changed about the tenants; whether jobs were found."""
         try:
             with connect(self._engine) as connection:
-                self._refresh(connection, now, throttled)
+                found = self._refresh(connection, now, throttled)
         except BaseException:
             self.sweep_soon()  # the arrivals that were taken are lost
             raise
         if now >= self._forget_due:
             self._forget_due = now + FORGET_SECONDS
             self._drop_idle_tenants()
+        return found
 
     def _refresh(
         self, connection: Connection, now: float, throttled: Mapping[str, Collection[int]]
-    ) -> None:
+    ) -> bool:
         if not self.current:
             self._begin(connection)
             self.sweep_soon()
@@ -197,6 +198,7 @@ class PoolQueues(RoleQueries, dict[str, PoolQueue]):
         changed = self._read_changes(connection, now)
         for pool, lanes in arrived.items():
             self._update(connection, pool, lanes, changed, frozenset(throttled.get(pool, ())))
+        return any(arrived.values())
 
     def _take_arrivals(self, connection: Connection) -> dict[str, dict[LaneKey, LaneHeads]]:
         """The lanes that jobs arrived in, with all that is known of where its jobs are."""

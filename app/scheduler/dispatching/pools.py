@@ -178,6 +178,11 @@ class Pools:
         """Jobs in flight in the slices of a pool."""
         return (self._in_slices or {}).get(pool, {})
 
+    def shared_rate(self, pool: PoolState) -> float:
+        """Endings per second in slots that all tenants share: what is measured includes slices."""
+        in_slices = sum(one.slots for one in self.slices(pool.name))
+        return pool.ended_per_second * pool.slots / max(1, pool.slots + in_slices)
+
     def _refresh_slices(self, now: float) -> None:
         """Read slices and what is in flight there.
 

@@ -151,6 +151,21 @@ def test_jobs_stay_in_line_while_the_broker_is_away(
     assert dispatcher.run_once(1.0) == 1
 
 
+def test_while_none_arrives_the_pools_are_counted_a_few_times_a_second(
+    database: DatabaseFixture, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[float] = []
+    count = dispatcher._pools.read
+    monkeypatch.setattr(dispatcher._pools, "read", lambda now: [counted.append(now), count(now)][1])
+    database.start()  # in flight
+    for look in range(1, 11):
+        dispatcher.run_once(look * 0.04)
+    assert counted == pytest.approx([0.04, 0.32])
+    job_id = database.submit()
+    assert dispatcher.run_once(0.41) == 1
+    assert database.job(job_id).status == "dispatched"
+
+
 def test_a_publish_that_fails_puts_the_jobs_back_in_line(
     database: DatabaseFixture, dispatcher: Dispatcher, broker: FakePublisher
 ) -> None:
