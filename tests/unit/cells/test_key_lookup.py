@@ -19,8 +19,8 @@ from app.tenants.keys import new_key, presented
 from app.tenants.tenant import TenantProfile
 from models.store.errors import StateStoreUnavailable
 
-#: How long a question may take.
-SECONDS = 1.0
+#: How long a question may take: a thread of a busy machine begins to ask by then.
+SECONDS = 3.0
 
 
 class FakeDirectory:
@@ -89,7 +89,8 @@ def cells() -> Iterator[FakeCells]:
 
 @pytest.fixture
 def lookup(cells: FakeCells) -> KeyLookup:
-    return KeyLookup(cast(CellsToAsk, cells), SECONDS)
+    # Its clock stands: what is remembered stays so, however long a test takes.
+    return KeyLookup(cast(CellsToAsk, cells), SECONDS, clock=lambda: 0.0)
 
 
 def place_of(found: FoundKey | None) -> tuple[str, str | None]:
@@ -101,7 +102,7 @@ def test_a_key_is_found_in_its_cell_and_asked_for_once(cells: FakeCells, lookup:
     key = cells.directories["b"].add("acme")
     for _ in range(3):
         assert place_of(lookup.find(key)) == ("b", "acme")
-    assert cells.directories["a"].groups == [1]
+    assert cells.directories["b"].groups == [1]
 
 
 def test_an_unknown_key_is_remembered(cells: FakeCells, lookup: KeyLookup) -> None:
