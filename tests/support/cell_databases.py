@@ -23,6 +23,7 @@ from models.jobs.ids import new_id
 from models.leadership import Leader
 from models.settings import DatabaseSettings
 from models.store.session import open_engine, transaction
+from tests.support.database_fixture import PatientLeader
 from tests.support.emptied import TRUNCATE
 
 #: What was recorded by ``record_inserts`` of a test goes too.
@@ -154,7 +155,7 @@ def two_cells(postgres: Running[EmbeddedPostgres]) -> Iterator[TestCells]:
             stack.callback(engine.dispose)
             row = CellRow(name, number, region, urls[name], NO_BROKER, "", "open")
             identify(engine, add_cell(registry, row, number=number), first=False)
-            leader = Leader(engine, f"leader of {name}")
+            leader = PatientLeader(engine, f"leader of {name}")
             leader.run_once(0.0)
             cells.append(TestCell(server, row, engine, leader))
         databases = CellDatabases(registry, settings)

@@ -76,8 +76,8 @@ def routing(cells: TestCells, blobs: Path, region: str = "us") -> Iterator[CellR
         broker_url=NO_BROKER,
         blob_url=str(blobs),
         region=region,
-        db_connect_seconds=0.5,
-        admission_seconds=1.0,
+        db_connect_seconds=2.0,
+        admission_seconds=4.0,
     )
     router = build_router(settings)
     router.cache.refresh()

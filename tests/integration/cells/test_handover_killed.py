@@ -112,29 +112,31 @@ while True:
 """
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(240)
 def test_whenever_the_role_is_killed_every_request_is_handed_over_once(
     cells: TestCells, tmp_path: Path
 ) -> None:
     tenant_id, _ = cells.tenant()
     chance = random.Random(19)
     requests = [
-        request(tenant_id, jobs=1 + n % 3, key=f"k{n}" if n % 2 else None) for n in range(3_000)
+        request(tenant_id, jobs=1 + n % 3, key=f"k{n}" if n % 2 else None) for n in range(1_500)
     ]
     for first in range(0, len(requests), 500):
         keep_group(cells.host.engine, requests[first : first + 500])
     record_inserts(cells.home)
     cells.host.leader.resign()
-    kills = 0
-    deadline = time.monotonic() + 120.0
-    while kept(cells) and time.monotonic() < deadline:
+    kills, seconds = 0, 0.4
+    deadline = time.monotonic() + 150.0
+    while (left := kept(cells)) and time.monotonic() < deadline:
         # A lease of a killed one would have to expire first.
         cells.host.run("UPDATE leaders SET expires_at = now() - interval '1 second'")
         process = begun(cells, tmp_path, f"leader-{kills}")
-        time.sleep(chance.uniform(0.0, 0.4))
+        time.sleep(chance.uniform(0.0, seconds))
         with process:  # closes its output
             os.kill(process.pid, signal.SIGKILL)
         kills += 1
+        if kept(cells) == left:  # the machine is busy
+            seconds *= 1.5
     assert kept(cells) == []
     assert kills >= 3, "it was to be killed a few times"
     assert inserted(cells.home) == sorted(item.id for one in requests for item in one.submissions)

@@ -21,7 +21,9 @@ def cells(region_cells: TestCells) -> TestCells:
 
 
 def limited(cells: TestCells) -> None:
-    cells.home.run("UPDATE tenants SET submit_per_second = 1, submit_burst = 2, changed_at = now()")
+    cells.home.run(
+        "UPDATE tenants SET submit_per_second = 0.001, submit_burst = 2, changed_at = now()"
+    )
 
 
 def shallow(cells: TestCells) -> None:

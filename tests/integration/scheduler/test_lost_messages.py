@@ -71,7 +71,7 @@ def test_locked_row_does_not_hide_the_others(
 def test_lost_message_is_found_once_its_queue_is_empty(
     database: DatabaseFixture, counts: KnownCounts, role: LostMessages
 ) -> None:
-    lost, fresh = dispatched(database, 3.0), dispatched(database, 0.0)
+    lost, fresh = dispatched(database, 60.0), dispatched(database, -60.0)
     assert role.run_once(time.monotonic()) == 0, "its message may wait in the queue"
     assert counts.asked == {"medium"}
     counts.empty = {"medium"}
@@ -88,12 +88,14 @@ def test_wait_grows_while_messages_seem_lost(
     database: DatabaseFixture, counts: KnownCounts, role: LostMessages
 ) -> None:
     counts.empty = {"medium"}
-    dispatched(database, 3.0)
+    dispatched(database, 60.0)
     assert role.run_once(time.monotonic()) == 1
+    assert role._waits == {"medium": 2 * LEAST_SECONDS}
     reap(database)
-    dispatched(database, LEAST_SECONDS + 0.1)
+    role._waits["medium"] = 60.0
+    dispatched(database, 10.0)
     assert role.run_once(time.monotonic()) == 0
-    database.execute("UPDATE jobs SET dispatched_at = now() - interval '5 seconds'")
+    database.execute("UPDATE jobs SET dispatched_at = now() - interval '90 seconds'")
     assert role.run_once(time.monotonic()) > 0
 
 

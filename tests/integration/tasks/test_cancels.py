@@ -81,7 +81,8 @@ def test_a_green_run_is_cut_at_its_next_yield(
     ):
         claude.behave("wait")
         marker, look = tmp_path / "marker", tmp_path / "look"
-        neighbour = process.submit("sleep", "medium", seconds=12)
+        over = tmp_path / "over"
+        neighbour = process.submit("look_up", "medium", path=str(over))
         patient = process.submit("look_up", "medium", path=str(look))
         scoring = process.database.submit_application()
         sleeping = process.submit("sleep", "medium", seconds=120)
@@ -108,6 +109,7 @@ def test_a_green_run_is_cut_at_its_next_yield(
         assert (row.status, row.result) == ("cancelled", None), "whatever it returns"
         look.touch()
         assert process.wait_ended(patient).status == "cancelled"
+        over.touch()
         row = process.wait_ended(neighbour)
         assert (row.status, row.worker, row.lease) == ("succeeded", name, 1)
         assert not process.database.query(

@@ -33,7 +33,7 @@ from tests.support.misbehaving_claude import MisbehavingClaude
 from tests.support.waiting import wait_for
 
 #: The limit of calls that are never answered, and of those that are: enough on a busy machine.
-TIMEOUT, PATIENT = 0.6, 20.0
+TIMEOUT, PATIENT = 2.0, 20.0
 #: What a call may take beyond its limit on a busy machine.
 SLACK = 9.0
 #: Servers that never come to an end.

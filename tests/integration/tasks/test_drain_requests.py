@@ -177,7 +177,7 @@ def test_a_worker_whose_pod_is_stopped_ends_its_jobs_first(
         stopped = works.start("stopped", argv)
         slots = "SELECT coalesce(sum(slots), 0) FROM processes"
         works.wait(lambda: database.query(slots)[0][0] == 2, "the worker to be there")
-        job_id = works.submit("count", pool, to=20, seconds_each=0.1)
+        job_id = works.submit("count", pool, to=100, seconds_each=0.1)
         works.wait_status("running", job_id)
         lease = database.job(job_id).lease
         hook = [sys.executable, "-m", "tasks.retire"]

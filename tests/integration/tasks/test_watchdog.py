@@ -150,6 +150,7 @@ def test_one_locked_row_does_not_keep_the_others_from_being_handed_back(
     with ThreadPoolExecutor(1) as watchdog, transaction(engine) as locking:
         locking.exec_driver_sql("SELECT FROM jobs WHERE id = %s FOR UPDATE", (late.id,))
         ending.claim((late,))
+        wait_for(lambda: late in process.worker.slots.unanswered())
         watchdog.submit(ending.end, guilty)
         process.database.wait_until_waiting(2)  # the claim, and the last statement behind it
         rows = [process.database.job(held.claim.ref.id) for held in innocent]
