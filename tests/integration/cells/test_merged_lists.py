@@ -159,9 +159,13 @@ def test_the_least_usage_is_added_too(cells: SeveralCells) -> None:
     assert merged.get_json()["total"]["slot_seconds"] == 0.00006
 
 
+#: Directories read what has changed.
+TERMS = "UPDATE tenants SET changed_at = now()"
+
+
 def test_a_tenant_sees_its_terms_undivided_and_what_waits_in_all_cells(cells: SeveralCells) -> None:
     for cell in NAMES:
-        cells.databases[cell].execute("UPDATE tenants SET submit_per_second = 30, weight = 6")
+        cells.databases[cell].execute(f"{TERMS}, submit_per_second = 30, weight = 6")
         cells.apps[cell].extensions["fairline"].tenants.directory.refresh()
         cells.submit(cell)
     cells.submit("cell-2")
@@ -172,7 +176,7 @@ def test_a_tenant_sees_its_terms_undivided_and_what_waits_in_all_cells(cells: Se
     assert document["weight"] == document["effective"]["weight"] == 6
     assert document["effective"]["submit_per_second"] == 30
     for cell in NAMES:
-        cells.databases[cell].execute("UPDATE tenants SET submit_per_second = NULL, weight = NULL")
+        cells.databases[cell].execute(f"{TERMS}, submit_per_second = NULL, weight = NULL")
 
 
 def test_a_wrong_parameter_is_refused_as_by_one_cell(cells: SeveralCells) -> None:
