@@ -56,7 +56,7 @@ demo: ## send 40 applications to the running stack (or to PORT=…) and watch th
 	else settings=$$($(PY) -m app.stack env) || { echo "$$settings"; exit 1; }; eval "$$settings"; fi; \
 	exec $(PY) -m flask --app app demo
 
-test: venv-dev broker browser prometheus ## run the tests that need no more than ten minutes: unit, integration, acceptance
+test: venv-dev broker browser prometheus ## run most of the tests: unit, integration, acceptance
 	$(PY) -m pytest tests/unit tests/integration tests/acceptance -m "not long" -n 3 --dist loadfile --no-loadscope-reorder
 
 test-long: venv-dev broker browser faketime ## run the others: browser, rare faults, a minute of chaos, load lab and benchmarks
@@ -64,12 +64,13 @@ test-long: venv-dev broker browser faketime ## run the others: browser, rare fau
 	$(PY) -m pytest tests/lab
 
 test-unit: venv-dev ## run the tests that need no service
-	$(PY) -m pytest tests/unit
+	$(PY) -m pytest tests/unit -n 3 --dist loadfile
 
-lint: venv-dev ## check style and types
+lint: venv-dev ## check style, types, and the rules for files and imports
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+	$(PY) -m pytest -q tests/unit/test_layers.py
 
 sbom: venv ## write the bill of materials, sbom.cdx.json, and the licences of the dependencies, docs/licences.md
 	@$(PY) -m app.stack.sbom

@@ -1,8 +1,9 @@
 """What telemetry costs the API: requests accepted per second without it and with it.
 
-``python -m loadtest.telemetry_cost``. Four APIs on private services take turns under the same
-load: without telemetry, with metrics alone, with one request in ten traced, and with every one. The
-collector discards everything; it runs on the same cores, as the generator does.
+``python -m loadtest.telemetry_cost``. APIs on private services take turns under the same load, each
+round in another order: without telemetry, with metrics alone, with one request in ten traced, with
+every one, and without once more, which tells how much equal ones differ. The collector discards
+everything; it runs on the same cores, as the generator does.
 """
 
 from __future__ import annotations
@@ -10,19 +11,23 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from random import Random
+from statistics import median, quantiles
 
 from rich.console import Console
+from rich.progress import track
 
-from loadtest.accept import WARM_SECONDS, measure
+from loadtest.accept import measure
 from loadtest.closed_loop import Load, applications
 from loadtest.figures import Sample, medians
 from loadtest.fleet import Fairline, Fleet, fleet
 from loadtest.report import options
 
 CONNECTIONS = 64
+WARM_SECONDS = 0.4
 SAMPLED = {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.1"}
 
 
@@ -49,30 +54,47 @@ def collector() -> Iterator[str]:
     server.shutdown()
 
 
-def run(rounds: int, seconds: float, console: Console) -> dict[str, Sample]:
-    """Medians of each; the only cores are those of its API."""
-    found: list[Sample] = []
+#: What was measured in a round, by way.
+Round = dict[str, Sample]
+
+
+def run(rounds: int, seconds: float, console: Console) -> list[Round]:
+    """What each round found; the only cores of an API are its own."""
+    found: list[Round] = []
     with collector() as url, fleet("telemetry") as started:
-        exported = {"OTEL_EXPORTER_OTLP_ENDPOINT": url}
+        # Exported soon, so that it is not the next one's turn that pays for it.
+        exported = {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_BSP_SCHEDULE_DELAY": "300"}
         ways = {
             "off": {},
             "metrics alone": {**exported, "OTEL_TRACES_EXPORTER": "none"},
             "one in ten": {**exported, **SAMPLED},
             "every request": exported,
+            "off again": {},
         }
         servers = {}
         for number, (way, env) in enumerate(ways.items()):
             servers[way] = Fairline(started, served_pools="medium", name=f"fairline_{number}")
             servers[way].start_api(f"api-{number}", **env)
-        bodies = applications(500)
-        for turn in range(rounds + 1):
-            for number, (way, server) in enumerate(servers.items()):
+        bodies, chance = applications(500), Random(1)
+        for turn in track(range(rounds + 1), "rounds", console=console):
+            samples = {}
+            for number, (way, server) in chance.sample(list(enumerate(servers.items())), len(ways)):
                 load = Load(server.port, CONNECTIONS, WARM_SECONDS, seconds, bodies, 202)
-                sample = measured(started, way, f"api-{number}", load)
-                if turn:  # the first requests do not count
-                    found.append(sample)
-                    console.print(f"round {turn}: {line(sample)}", highlight=False)
-    return medians(found)
+                samples[way] = measured(started, way, f"api-{number}", load)
+            if turn:  # the first requests do not count
+                found.append(samples)
+    return found
+
+
+def shares(rounds: Sequence[Round], way: str) -> tuple[list[float], float]:
+    """Of the rate without telemetry, as quartiles of what single rounds say; and the median by
+    processor time.
+
+    A machine may be twice as fast in one round as in the next; within a round it differs less.
+    """
+    rates = [found[way].rate / found["off"].rate for found in rounds]
+    times = [found[way].per_core_second / found["off"].per_core_second for found in rounds]
+    return quantiles(rates, n=4), median(times)
 
 
 def measured(started: Fleet, way: str, api: str, load: Load) -> Sample:
@@ -96,16 +118,21 @@ def line(sample: Sample) -> str:
 def main() -> int:
     asked = options(
         *("python -m loadtest.telemetry_cost", __doc__),
-        ("--rounds", 5, "turns of each"),
-        ("--seconds", 4.0, "of each turn"),
+        ("--rounds", 20, "turns of each"),
+        ("--seconds", 1.5, "of each turn"),
     )
     console = Console()
-    samples = run(asked.rounds, asked.seconds, console)
-    for sample in samples.values():
-        share = sample.rate / samples["off"].rate
-        # On a busy machine rates vary with what is left of it, processor time per request less.
-        by_time = sample.per_core_second / samples["off"].per_core_second
-        console.print(f"{line(sample)}   {share:.0%}, by time {by_time:.0%}", highlight=False)
+    rounds = run(asked.rounds, asked.seconds, console)
+    for sample in medians([sample for found in rounds for sample in found.values()]).values():
+        if sample.name == "off":
+            console.print(line(sample), highlight=False)
+            continue
+        (low, middle, high), by_time = shares(rounds, sample.name)
+        text = (
+            f"{line(sample)}   {middle:.0%} of the rate ({low:.0%} to {high:.0%}),"
+            f" {by_time:.0%} by processor time"
+        )
+        console.print(text, highlight=False, soft_wrap=True)
     return 0
 
 

@@ -40,11 +40,10 @@ RECOUNT_SECONDS = 600.0
 SERVER = """(pg_postmaster_start_time()::text
              || coalesce(pg_stat_get_bgwriter_stat_reset_time()::text, ''))"""
 #: Numbers drawn so far.
-READ_DRAWN = f"""
-    SELECT {SERVER} AS server,
+DRAWN = f"""{SERVER} AS server,
            (SELECT last_value - (NOT is_called)::int FROM job_count_deltas_id_seq) AS delta,
-           (SELECT last_value - (NOT is_called)::int FROM arrivals_id_seq) AS arrival
-"""
+           (SELECT last_value - (NOT is_called)::int FROM arrivals_id_seq) AS arrival"""
+READ_DRAWN = f"SELECT {DRAWN}"
 PREPARED = PreparedStatement("read_drawn", READ_DRAWN)
 FIRST_DELTA = "SELECT id FROM job_count_deltas ORDER BY id LIMIT 1"
 TAKE_LOCK = "SELECT pg_try_advisory_xact_lock(%(lock)s)"

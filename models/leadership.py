@@ -16,6 +16,7 @@ import logging
 
 from sqlalchemy import Engine
 
+from models.store.prepared import PreparedStatement
 from models.store.session import execute, fetch
 
 logger = logging.getLogger(__name__)
@@ -55,7 +56,8 @@ def take_lease(role: str, broker_seen: str, source: str = "") -> str:
 """
 
 
-LEAD = take_lease("scheduler", "%(broker_seen)s")
+LEAD = take_lease("scheduler", "%(broker_seen)s::boolean")
+PREPARED = PreparedStatement("lead", LEAD)
 RESIGN = """
     UPDATE leaders SET expires_at = now()
     WHERE role = %(role)s AND holder = %(holder)s AND epoch = %(epoch)s
@@ -82,7 +84,7 @@ class RoleLease:
             execute(self._engine, RESIGN, lease)
             self.epoch = None
 
-    def _take(self, statement: str, **parameters: object) -> int | None:
+    def _take(self, statement: str | PreparedStatement, **parameters: object) -> int | None:
         rows = fetch(self._engine, statement, {"holder": self._name, **parameters})
         return rows[0].epoch if rows else None
 
@@ -97,7 +99,7 @@ class Leader(RoleLease):
 
     def run_once(self, now: float) -> int:
         """Take or renew the lease."""
-        epoch = self._take(LEAD, broker_seen=self.broker_seen)
+        epoch = self._take(PREPARED, broker_seen=self.broker_seen)
         self.broker_seen = False
         if epoch != self.epoch:
             logger.info("%s", f"leading, epoch {epoch}" if epoch else "standing by")

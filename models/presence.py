@@ -27,6 +27,7 @@ from sqlalchemy import Engine
 from models.audit import Act, record, recording
 from models.store.clock import CLOCK_SQL, DATABASE_CLOCK
 from models.store.errors import StatementTooSlow
+from models.store.prepared import SHORT_LOCK_WAIT, PreparedStatement
 from models.store.session import execute, fetch, pool_stats
 from models.tallies import TallyKind, count_rows
 
@@ -52,12 +53,11 @@ INSTANCE = "FAIRLINE_INSTANCE"
 
 #: Somebody's lock on the row or the table is not waited for: the leases are to be renewed.
 ANNOUNCE = f"""
-    SET LOCAL lock_timeout = '500ms';
     INSERT INTO processes (name, kind, pools, slots, busy, draining,
                            db_size, db_in_use, db_waiters, parent, node, renewed_at)
     VALUES (%(name)s, %(kind)s, %(pools)s::text[], %(slots)s, %(busy)s, %(draining)s,
             %(size)s, %(in_use)s, %(waiters)s, %(parent)s, %(node)s,
-            CASE %(kind)s WHEN 'worker' THEN coalesce(%(renewed_at)s, now()) END)
+            CASE %(kind)s::text WHEN 'worker' THEN coalesce(%(renewed_at)s, now()) END)
     ON CONFLICT (name) DO UPDATE
     SET pools = excluded.pools, slots = excluded.slots, busy = excluded.busy,
         draining = excluded.draining, db_size = excluded.db_size,
@@ -66,6 +66,7 @@ ANNOUNCE = f"""
     RETURNING drain_requested_at IS NOT NULL AS drain, now() AS at,
               {CLOCK_SQL} AS clock
 """
+PREPARED = PreparedStatement("announce", ANNOUNCE, settings=SHORT_LOCK_WAIT)
 #: Those of the given processes whose row nobody has locked; locked by us from here on.
 UNLOCKED_PROCESSES = """
     SELECT name FROM processes WHERE name = ANY (%(names)s::text[]) FOR NO KEY UPDATE SKIP LOCKED
@@ -176,7 +177,7 @@ def announce(engine: Engine, presence: Presence) -> Announced | None:
     parameters = {**stats, **asdict(presence), "pools": list(presence.pools)}
     sent = DATABASE_CLOCK.local_ns()
     try:
-        [row] = fetch(engine, ANNOUNCE, parameters)
+        [row] = fetch(engine, PREPARED, parameters)
     except StatementTooSlow:
         return None
     DATABASE_CLOCK.learn(sent, row.clock, DATABASE_CLOCK.local_ns())

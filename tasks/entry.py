@@ -62,7 +62,7 @@ from tasks.watchdog.lost_runs import (
 )
 from tasks.watchdog.presence_keeper import PresenceKeeper
 from tasks.watchdog.watchdog import Watchdog
-from tasks.worker.offers import Offers
+from tasks.worker.offers import MOST_OFFERED, Offers
 from tasks.worker.pipeline import execute
 from tasks.worker.prepare import PreparedTypes
 from tasks.worker.slots import Host
@@ -285,9 +285,11 @@ def _begin(slots: int) -> Worker:
 
 @worker_ready.connect
 def _offer(sender: Any, **_: Any) -> None:
-    """A green worker that is idle is given jobs; children of a prefork one claim theirs."""
+    """A green worker with free slots is given jobs; children of a prefork one claim theirs."""
     pools = [pool for pool, part in map(parse_queue, this.queues) if not part]
     if this.worker is not None and this.offers is None and is_green() and pools:
+        # Room in Celery's pool beside what comes by message: without it the consumer would wait.
+        sender.controller.pool.grow(MOST_OFFERED)
         begin = partial(deliver, sender.controller, tuple(this.worker.types))
         this.offers = Offers(this.worker, pools, begin)
         this.offers.start()

@@ -159,10 +159,9 @@ class Admission:
 
     def _admit_alone(self, entry: SubmissionGroup, express: bool, give: bool) -> Outcome:
         admitted = admit_alone(self._engine, entry, express, give)
-        if isinstance(admitted, TenantAway):
-            return admitted
-        pool = entry.submissions[0].pool
-        self._early.note_offer(pool, given=admitted.given, offered=admitted.offered)
+        if isinstance(admitted, Admitted) and not admitted.repeated:
+            pool = entry.submissions[0].pool
+            self._early.note_offer(pool, given=admitted.given, offered=admitted.offered)
         return admitted
 
     def _early_messages(self, group: Sequence[SubmissionGroup]) -> list[Dispatch]:
@@ -210,8 +209,8 @@ class Admission:
 
 
 def lone_job(group: Sequence[SubmissionGroup]) -> Submission | None:
-    """The job of a group that has no other; one with a key or a time limit is claimed instead."""
-    if len(group) > 1 or len(group[0].submissions) > 1 or group[0].key is not None:
+    """The job of a group that has no other; one with a time limit is claimed instead."""
+    if len(group) > 1 or len(group[0].submissions) > 1:
         return None
     item = group[0].submissions[0]
     return item if item.not_after is None and item.execute_at is None else None

@@ -86,6 +86,17 @@ class JobConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
             sock.settimeout(ANSWER_SECONDS)
         return connected
 
+    def perform_pending_operations(self) -> None:
+        """Called before each wait for messages: notices a connection that a write found lost.
+
+        Say an acknowledgement, after the process stood still and the broker gave it up. kombu
+        opens another one then, on which nothing is consumed: the worker would get no message.
+        """
+        super().perform_pending_operations()
+        connection = self.task_consumer.channel.connection
+        if connection is None or not getattr(connection, "connected", True):
+            raise ConnectionResetError("the connection to the broker was lost")
+
     def on_connection_error_after_connected(self, exc: BaseException) -> None:
         if not note_refusal(exc):
             try_last(self.app.conf.broker_url, self.connection)

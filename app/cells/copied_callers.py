@@ -1,4 +1,4 @@
-"""Callers by the copies of tenants in the registry, for keys of a cell that is away.
+"""Finds the caller of a key in the registry's copies of tenants, while the key's cell is away.
 
 A process that was started before the outage may know the key already; another one asks here. A
 copy is a few seconds old: a key that was made or revoked in the last seconds before the outage is

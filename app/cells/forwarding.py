@@ -1,5 +1,7 @@
-"""Helpers of the router: the cell of a submission, bodies that can be sent again, the cookie that
-names a cell, refusals."""
+"""Helpers of the router, for sending a request to a cell or refusing it.
+
+The cell of a submission, bodies that can be sent again, the cookie that names a cell, refusals.
+"""
 
 from __future__ import annotations
 

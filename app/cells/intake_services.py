@@ -1,4 +1,4 @@
-"""Services by which routes take submissions in for a cell that is away.
+"""Services of a cell's routes that keep submissions in the intake, for a cell that is away.
 
 The routes are those of a cell: who submits gets the same answers and errors. Different is where it
 goes: requests are kept in ``intake_jobs`` of a cell that is there, the *host*, with their payloads,

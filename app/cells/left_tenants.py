@@ -1,4 +1,4 @@
-"""What a caller gets whose key or job is not in its cell: the tenant may have been moved.
+"""Answers callers whose key or job is not in the cell asked: the tenant may have been moved.
 
 This process may know that a second later than others, which have sent it there already.
 """

@@ -2,7 +2,7 @@
 
 What is about one job is asked of one cell after the other, first of the one that the job's id
 names. Lists, sums and rankings are asked of all cells and merged: the same as one cell with all
-rows would answer. Schedules live in the first cell that admits jobs.
+rows would answer. Schedules live in the tenant's first cell.
 
 A cell that does not answer is missing: lists and sums are a 503 then, which names it, or with
 ``partial=true`` contain what the others have. Jobs of the others are read and changed as ever.

@@ -82,7 +82,7 @@ def chosen_cell(registry: Engine, wanted: str | None, region: str) -> str:
         found = least_used_cells(registry, region) or least_used_cells(registry, "")
         if not found:
             raise Conflict("There is no open cell.")
-        return found[0]
+        return next(iter(found))
     states = {cell.name: cell.state for cell in read_cells(registry)}
     if wanted not in states:
         raise Conflict(f"There is no cell {wanted[:40]!r}.")

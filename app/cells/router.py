@@ -1,9 +1,10 @@
 """Router: the WSGI application in front of those of all cells.
 
 It finds the caller's tenant and where that lives, and calls the application of the right cell. That
-one checks the key and does everything else; routes know nothing of cells. Keyless calls, sessions
-and operators belong to the home cell, that of the process's own database, unless an operator names
-another one by ``?cell=``, ``Fairline-Cell`` or a cookie.
+one checks the key and does everything else; routes know nothing of cells. Keyless calls go to
+where the tenant lives that they act as. Sessions and operators belong to the home cell, that of the
+process's own database, unless an operator names another one by ``?cell=``, ``Fairline-Cell`` or a
+cookie.
 
 A tenant of several cells gets merged answers (:mod:`app.cells.merged_routes`); a submission goes
 whole to one of them. A cell that refuses one because the tenant was moved (``MOVED``) inserted

@@ -261,23 +261,25 @@ def drain(name: str, undo: bool, move: bool) -> None:
 
 
 def move_all(registry: Engine, cell: str) -> None:
-    """Have all tenants of a cell moved, each to the one that has the fewest then."""
+    """Have all tenants of a cell moved, each to the one that will have the fewest then."""
     region = next(row.region for row in read_cells(registry) if row.name == cell)
+    tenants_of = least_used_cells(registry, region)
     for placement in read_placements(registry):
         if placement.weights.get(cell, 0.0) <= 0:
             continue
         rest = {name: weight for name, weight in placement.weights.items() if weight > 0}
         weight = rest.pop(cell)
-        free = [name for name in least_used_cells(registry, region) if name not in rest]
-        if not rest and not free:
+        if not rest and not tenants_of:
             raise click.ClickException("There is no other open cell in its region.")
-        wanted = rest or {free[0]: weight}
+        wanted = rest or {min(tenants_of, key=tenants_of.__getitem__): weight}
         try:
             request_move(registry, placement.tenant, wanted)
         except MoveRefused as refused:
             click.echo(f"{placement.tenant}: {refused}", err=True)
         else:
             click.echo(f"{placement.tenant}: to {', '.join(wanted)}")
+            if not rest:
+                tenants_of[next(iter(wanted))] += 1
 
 
 @tenants.command("where", acts=())

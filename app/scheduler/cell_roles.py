@@ -1,4 +1,4 @@
-"""What a scheduler does besides where its cell is one of several: moves, checks, copies, intake."""
+"""A scheduler's further roles where there are several cells: moves, checks, copies, intake."""
 
 from __future__ import annotations
 

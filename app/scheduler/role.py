@@ -74,6 +74,8 @@ class TimedRole:
     backs_off: bool = False
     slow: int = 0
     due: float = 0.0
+    #: When it last touched a row.
+    found_at: float = -1.0
     #: It was put off, and has had no turn since.
     was_put_off: bool = False
 
@@ -115,6 +117,7 @@ def run_due(
         try:
             began = time.monotonic()
             touched += (rows := timed.role.run_once(now))
+            timed.found_at = now if rows else timed.found_at
             pause = pause_seconds(time.monotonic() - began, timed.pause_factor)
             pause = max(pause, timed.idle_seconds if idle and not rows else 0.0)
             timed.due = max(timed.due, now + pause)

@@ -28,7 +28,7 @@ from app.scheduler.dispatching.quotas import QuotaPacers
 from app.scheduler.dispatching.reconciler import RECONCILE_SECONDS, ShareReconciler
 from app.scheduler.idle import WorkLooks, next_turn_seconds
 from app.scheduler.maintenance.collector import Collector
-from app.scheduler.maintenance.eraser import ERASE_SECONDS, Eraser
+from app.scheduler.maintenance.eraser import ERASE_IDLE_SECONDS, ERASE_SECONDS, Eraser
 from app.scheduler.maintenance.feed_generations import FeedGenerations
 from app.scheduler.maintenance.forecaster import FORECAST_SECONDS, Forecaster
 from app.scheduler.maintenance.limit_keeper import KEEP_SECONDS, LimitKeeper
@@ -77,7 +77,7 @@ logger = logging.getLogger(__name__)
 #: Pause after a turn that found something to do.
 BUSY_SECONDS = 0.002
 #: Pause of roles that have nothing to do without jobs, while there are none.
-CALM_SECONDS = 5.0
+CALM_SECONDS = 10.0
 #: Pause while the state store is unavailable.
 AWAY_SECONDS = 0.5
 DAY_SECONDS = 86_400.0
@@ -209,7 +209,7 @@ class SchedulerService:
                 TimedRole(CountWriter(engine, self._tallies), COUNT_SECONDS),
                 TimedRole(Retirer(engine, leader, blobs, kept), 0.0, idle_seconds=RETIRE_SECONDS),
                 TimedRole(collector, 0.0),
-                TimedRole(eraser, ERASE_SECONDS, idle_seconds=CALM_SECONDS),
+                TimedRole(eraser, ERASE_SECONDS, idle_seconds=ERASE_IDLE_SECONDS),
                 TimedRole(remover, 0.0, idle_seconds=REMOVE_SECONDS),
                 TimedRole(Forecaster(engine, leader), FORECAST_SECONDS),
                 TimedRole(classifier, CLASSIFY_SECONDS, pause_factor=PAUSE_FACTOR),
@@ -248,7 +248,15 @@ class SchedulerService:
             TimedRole(self._after_check(dispatcher), 0.0),
         ]
         self._looks = WorkLooks(
-            engine, looks, lambda: 0.0 if replayer.has_work else dispatcher.look_within
+            engine,
+            leader,
+            looks,
+            # Whose queues are of an earlier lease has not looked under this one.
+            look_within=lambda: (
+                dispatcher.look_within if queues.current and not replayer.has_work else 0.0
+            ),
+            seen=lambda: folder.finished,
+            reach_broker=dispatcher.reach_broker,
         )
         return [
             *looks,
@@ -295,6 +303,8 @@ class SchedulerService:
         self._looks.begin_turn(now, self._roles)
         idle = self._looks.idle
         if run_due(self._roles, self._leader, now, reaping=self._reaping, idle=idle):
+            if idle and self._looks.found_work(now):
+                self._looks.end_idling(now, self._roles)
             stop.wait(BUSY_SECONDS)
             return
         leads = self._leader.epoch is not None

@@ -97,7 +97,8 @@ def worker(queue: str, slots: int, options: StackOptions, home: Home) -> Program
             argv=module(
                 *("app.worker", "-P", pool.concurrency, "-c", str(slots)),
                 *("-Q", queue, "-n", f"{name}{stack}@%h"),
-                *("-E", "--without-gossip", "--without-mingle", f"--loglevel={options.log_level}"),
+                *("-E", "--heartbeat-interval=5", "--without-gossip", "--without-mingle"),
+                f"--loglevel={options.log_level}",
             ),
             stop=(
                 StopStep(signal.SIGTERM, options.drain_seconds),

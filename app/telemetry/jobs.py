@@ -61,11 +61,11 @@ class JobTelemetry:
         parent = current_context()
         attributes: dict[str, AttributeValue] = {}
         if parent is None:
-            context, _ = tracing.begin("admit", SpanKind.PRODUCER, attributes)
+            context, _, attributes = tracing.begin("admit", SpanKind.PRODUCER, dict)
         else:
             context = tracing.below(parent)
         kept = kept_of(context)
-        kept_by = [item._replace(traceparent=kept) for item in submissions]
+        kept_by = [item.in_trace(kept) for item in submissions]
         if not context.trace_flags.sampled:
             return enter(kept_by)
         began, failed = time.time_ns(), True
@@ -89,12 +89,13 @@ class JobTelemetry:
         """A job without a request, at the beginning of a trace."""
         if self._tracing is None:
             return item
-        attributes = admit_attributes([item])
-        context, _ = self._tracing.begin("admit", SpanKind.PRODUCER, attributes)
+        context, _, attributes = self._tracing.begin(
+            "admit", SpanKind.PRODUCER, lambda: admit_attributes([item])
+        )
         if context.trace_flags.sampled:
             now = time.time_ns()
             self._tracing.finish("admit", context, None, SpanKind.PRODUCER, attributes, now)
-        return item._replace(traceparent=kept_of(context))
+        return item.in_trace(kept_of(context))
 
     @contextmanager
     def dispatch(self, dispatches: Sequence[Dispatch]) -> Iterator[None]:

@@ -77,16 +77,19 @@ class Requests:
         """Give the request its context; what finishes its span, if it is sampled."""
         tracing = self._tracing
         assert tracing is not None  # only called with it
-        attributes: dict[str, AttributeValue] = {
-            "http.request.method": method,
-            "url.path": path,
-            "url.scheme": scheme,
-            "server.address": environ["SERVER_NAME"],
-            "client.address": environ.get("REMOTE_ADDR", ""),
-            "user_agent.original": environ.get("HTTP_USER_AGENT", ""),
-        }
+
+        def describe() -> dict[str, AttributeValue]:
+            return {
+                "http.request.method": method,
+                "url.path": path,
+                "url.scheme": scheme,
+                "server.address": environ["SERVER_NAME"],
+                "client.address": environ.get("REMOTE_ADDR", ""),
+                "user_agent.original": environ.get("HTTP_USER_AGENT", ""),
+            }
+
         headers = sent_context(environ) if "HTTP_TRACEPARENT" in environ else None
-        context, parent = tracing.begin(method, SpanKind.SERVER, attributes, headers)
+        context, parent, attributes = tracing.begin(method, SpanKind.SERVER, describe, headers)
         environ[TRACE] = context
         if not context.trace_flags.sampled:
             return None

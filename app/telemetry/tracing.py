@@ -9,12 +9,18 @@ Not guaranteed for these spans: the SDK's limits of attributes (``OTEL_SPAN_ATTR
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.sampling import (
+    ParentBased,
+    ParentBasedTraceIdRatio,
+    Sampler,
+    TraceIdRatioBased,
+)
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -27,6 +33,8 @@ from models.jobs.trace_context import kept_context
 SCOPE: Final = InstrumentationScope(NAME, schema_url=SCHEMA_URL)
 SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 NOT_SAMPLED: Final = TraceFlags(TraceFlags.DEFAULT)
+#: The part of a trace's id that samplers decide by.
+LOW_BITS: Final = TraceIdRatioBased.TRACE_ID_LIMIT
 UNSET, ERROR = Status(StatusCode.UNSET), Status(StatusCode.ERROR)
 
 _propagator = TraceContextTextMapPropagator()
@@ -37,11 +45,26 @@ class FinishedSpan(ReadableSpan):
     """A span without events and links, of the scope of this application."""
 
 
+Attributes = dict[str, AttributeValue]
+
+
+def sampled_below(sampler: Sampler) -> int:
+    """New traces whose low bits are not below this are not sampled; about others it is asked.
+
+    For the samplers of the SDK that decide by the id alone: they need no description of a request.
+    """
+    root = sampler
+    if type(sampler) in (ParentBased, ParentBasedTraceIdRatio):
+        root = getattr(sampler, "_root", sampler)
+    return root.bound if type(root) is TraceIdRatioBased else LOW_BITS + 1
+
+
 class Tracing:
     """Makes contexts and finished spans for a process."""
 
     def __init__(self, provider: TracerProvider, processor: SpanProcessor) -> None:
         self._sampler = provider.sampler
+        self._sampled_below = sampled_below(provider.sampler)
         self._ids = provider.id_generator
         self._resource = provider.resource
         self._process = processor.on_end
@@ -50,26 +73,32 @@ class Tracing:
         self,
         name: str,
         kind: SpanKind,
-        attributes: dict[str, AttributeValue],
+        describe: Callable[[], Attributes],
         headers: Mapping[str, str] | None = None,
-    ) -> tuple[SpanContext, SpanContext | None]:
-        """The context of a span below that of ``headers``, or of a new trace; and its parent."""
+    ) -> tuple[SpanContext, SpanContext | None, Attributes]:
+        """The context of a span below that of ``headers``, or of a new trace; its parent, and its
+        attributes if it is sampled."""
         above = context_of(headers) if headers else _no_parent
         parent = sent_by(above) if headers else None
         trace_id = parent.trace_id if parent else self._ids.generate_trace_id()
+        if parent is None and trace_id & LOW_BITS >= self._sampled_below:
+            span_id = self._ids.generate_span_id()
+            return SpanContext(trace_id, span_id, False, NOT_SAMPLED), None, {}
+        attributes = describe()
         choice = self._sampler.should_sample(above, trace_id, name, kind, attributes)
         flags = NOT_SAMPLED
         if choice.decision.is_sampled():
             flags = SAMPLED
             attributes.update(choice.attributes)
         state = choice.trace_state
-        return SpanContext(
+        context = SpanContext(
             trace_id,
             self._ids.generate_span_id(),
             is_remote=False,
             trace_flags=flags,
             trace_state=state,
-        ), parent
+        )
+        return context, parent, attributes
 
     def below(self, parent: SpanContext) -> SpanContext:
         """The context of a span within another one of this process; it shares its fate."""

@@ -125,13 +125,21 @@ def switchover(cluster: Cluster, choice: float) -> Iterator[str]:
 
 
 def switch(cluster: Cluster, choice: float) -> str:
-    """Let Patroni hand the leadership to a synchronous replica."""
+    """Let Patroni hand the leadership to a synchronous replica.
+
+    Asked again until it does: it refuses, or drops the request, if the replica does not answer
+    at once or has not caught up, as just after a restart.
+    """
     old = cluster.wait_for_leader()
-    able = until(lambda: synchronous(cluster), STEP_SECONDS, "a synchronous replica")
-    new = able[int(choice * len(able))]
-    wanted = {"leader": f"m{old}", "candidate": f"m{new}"}
-    cluster.health.get(old, PATRONI_PORT, "/switchover", wanted)
-    until(lambda: cluster.patroni_leader() not in (None, old), STEP_SECONDS, "the switchover")
+
+    def switched() -> bool:
+        able = synchronous(cluster)
+        if able and cluster.patroni_leader() == old:
+            wanted = {"leader": f"m{old}", "candidate": f"m{able[int(choice * len(able))]}"}
+            cluster.health.get(old, PATRONI_PORT, "/switchover", wanted)
+        return cluster.patroni_leader() not in (None, old)
+
+    until(switched, STEP_SECONDS, "the switchover", pause=2.0)
     return f"{old} to {cluster.patroni_leader()}"
 
 

@@ -112,7 +112,17 @@ BEGIN = f"""
     RETURNING {COLUMNS}, kept.key
 """
 REMOVE = "DELETE FROM intake_jobs WHERE id = ANY (%(ids)s::uuid[]) AND alias_of IS NULL"
-REMOVE_TENANT = "DELETE FROM intake_jobs WHERE tenant = %(tenant)s"
+REMOVE_DELETED = """
+    DELETE FROM intake_jobs WHERE tenant = %(tenant)s AND tenant_id = ANY (%(ids)s::bigint[])
+"""
+ANY_BEGUN = """
+    SELECT EXISTS (SELECT FROM intake_jobs WHERE handed_over_at IS NOT NULL AND alias_of IS NULL)
+        AS found
+"""
+COUNT = """
+    SELECT tenant_id, count(*) AS requests FROM intake_jobs
+    WHERE tenant = %(tenant)s AND alias_of IS NULL GROUP BY tenant_id
+"""
 #: It keeps its key: a repetition that comes here in another outage gets the same ids.
 ALIAS = """
     UPDATE intake_jobs SET alias_of = %(alias_of)s::uuid[], body = ''
@@ -310,9 +320,19 @@ def remove_handed_over(engine: Engine, ids: Iterable[str]) -> int:
     return execute(engine, REMOVE, {"ids": plain_array(ids)})
 
 
-def remove_of_tenant(engine: Engine, tenant: str) -> int:
-    """Delete all rows of a tenant that is deleted."""
-    return execute(engine, REMOVE_TENANT, {"tenant": tenant})
+def any_begun(engine: Engine) -> bool:
+    """Whether a row waits that somebody began to hand over."""
+    return bool(fetch(engine, ANY_BEGUN)[0].found)
+
+
+def remove_deleted(engine: Engine, tenant: str, ids: Collection[int]) -> int:
+    """Delete the rows of tenants of this name that are deleted."""
+    return execute(engine, REMOVE_DELETED, {"tenant": tenant, "ids": list(ids)})
+
+
+def count_waiting(engine: Engine, tenant: str) -> dict[int, int]:
+    """How many rows wait of a tenant, by id: an earlier one may have had the same name."""
+    return {row.tenant_id: row.requests for row in fetch(engine, COUNT, {"tenant": tenant})}
 
 
 def keep_alias(engine: Engine, request_id: str, first_ids: Sequence[str]) -> None:

@@ -46,12 +46,16 @@ REMOVE = """
     WHERE tenant = %(tenant)s AND version = %(version)s
       AND changed_at <= now() - make_interval(secs => %(age)s)
 """
-#: The open cells of a region, the one with the fewest tenants first.
+#: The open cells of a region, the one with the fewest tenants first. A tenant that is being moved
+#: counts where it will be.
 LEAST_USED = """
-    SELECT cells.name FROM cells
-    LEFT JOIN placements ON placements.cells ? cells.name
+    SELECT cells.name, count(placed.tenant) AS tenants FROM cells
+    LEFT JOIN (SELECT placements.tenant, coalesce(moves.wanted, placements.cells) AS weights
+               FROM placements LEFT JOIN moves
+                   ON moves.tenant = placements.tenant AND moves.step <> 'undo') AS placed
+        ON (placed.weights->>cells.name)::float8 > 0
     WHERE cells.state = 'open' AND (cells.region = %(region)s OR %(region)s = '')
-    GROUP BY cells.name, cells.number ORDER BY count(placements.tenant), cells.number
+    GROUP BY cells.name, cells.number ORDER BY tenants, cells.number
 """
 TENANTS_OF_CELLS = """
     SELECT cell, count(*) AS tenants FROM placements, jsonb_object_keys(cells) AS cell GROUP BY cell
@@ -119,9 +123,10 @@ def remove_placement(registry: Engine, tenant: str, version: int, *, age: float 
     return execute(registry, REMOVE, {"tenant": tenant, "version": version, "age": age}) > 0
 
 
-def least_used_cells(registry: Engine, region: str) -> list[str]:
-    """The open cells of a region (empty: of all), the one with the fewest tenants first."""
-    return [row.name for row in fetch(registry, LEAST_USED, {"region": region})]
+def least_used_cells(registry: Engine, region: str) -> dict[str, int]:
+    """The open cells of a region (empty: of all), the one with the fewest tenants first; and how
+    many tenants each has when all moves have ended."""
+    return {row.name: row.tenants for row in fetch(registry, LEAST_USED, {"region": region})}
 
 
 def tenants_of_cells(registry: Engine) -> dict[str, int]:

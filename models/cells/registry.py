@@ -1,6 +1,6 @@
 """The registry of cells: which there are, and how to reach them.
 
-Any migrated database of Fairline can be the registry: that of the first cell, or one of its own.
+Any migrated database of Fairline can be the registry: that of a cell, or one of its own.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from sqlalchemy import Connection, Engine
 from models.encryption.key_ring import ContentKind, Place
 from models.encryption.values import digest_matches, encrypt_digest, encrypt_json, key_ring
 from models.jobs.held_back import AWAY, DEPENDENCIES_NOT_CLOSED, THROTTLED
-from models.jobs.offer import FIRST_OFFER, TELL
+from models.jobs.offer import FIRST_OFFER, OFFERS_LEFT, TELL
 from models.jobs.submission import (
     Admitted,
     KeyReused,
@@ -89,11 +89,11 @@ NEW_KEYS = f"""
 SENT = "(status IN ('dispatched', 'running'))"
 #: Whether a worker was given the job, and whether one would take another.
 TOLD = f""", status = 'running' AS given, (SELECT offered FROM lane) AS offered,
-           CASE status WHEN 'running' THEN {TELL} END"""
+           CASE status WHEN 'running' THEN {TELL}::text END"""
 
 
 #: Rows for which nothing was inserted.
-REFUSED = "UNION ALL SELECT id::text, NULL FROM wanted WHERE away"
+REFUSED = "UNION ALL SELECT id::text, NULL{nulls} FROM wanted WHERE away"
 
 
 def admit_statement(keys: str, returned: str, alone: bool = False) -> str:
@@ -101,8 +101,8 @@ def admit_statement(keys: str, returned: str, alone: bool = False) -> str:
 
     ``alone``: for one job, which takes an offer of its pool.
     """
-    take = ", offers = CASE WHEN %(give)s::bool THEN lane.offers[2:] ELSE lane.offers END"
-    offer = f""", {FIRST_OFFER} AS worker, asked.offers[1] AS offer,
+    take = f", offers = CASE WHEN %(give)s::bool THEN {OFFERS_LEFT} ELSE lane.offers END"
+    offer = """, asked.worker, asked.offers[1] AS offer,
                   cardinality(asked.offers) > 0 AS offered"""
     given = "(SELECT worker FROM lane)"
     return f"""
@@ -121,7 +121,7 @@ def admit_statement(keys: str, returned: str, alone: bool = False) -> str:
         FROM (
             -- A closed lane is not locked: while there is a queue, processes would wait for
             -- each other's commits. Open ones are, in order.
-            SELECT open.pool, asked.jobs{", open.offers" if alone else ""}
+            SELECT open.pool, asked.jobs{f", open.offers, {FIRST_OFFER} AS worker" if alone else ""}
             FROM (SELECT pool, count(*)::int AS jobs FROM wanted
                   WHERE ready AND NOT away GROUP BY pool) AS asked
             JOIN express_lanes AS open ON open.pool = asked.pool
@@ -158,7 +158,7 @@ def admit_statement(keys: str, returned: str, alone: bool = False) -> str:
         ON CONFLICT (id) DO NOTHING
     )
     SELECT id::text AS id, {SENT} AS dispatched{TOLD if alone else ""} FROM job WHERE {returned}
-    {"" if alone else REFUSED}
+    {REFUSED.format(nulls=", NULL, NULL, NULL" if alone else "")}
 """
 
 
@@ -167,6 +167,9 @@ ADMIT_KEYED = admit_statement(NEW_KEYS, "true")
 PREPARED = PreparedStatement("admit", ADMIT)
 PREPARED_KEYED = PreparedStatement("admit_keyed", ADMIT_KEYED)
 PREPARED_ALONE = PreparedStatement("admit_alone", admit_statement(NO_KEYS, "true", alone=True))
+PREPARED_ALONE_KEYED = PreparedStatement(
+    "admit_alone_keyed", admit_statement(NEW_KEYS, "true", alone=True)
+)
 
 #: What earlier requests under these keys were, and became.
 READ_KEYS = """
@@ -175,8 +178,6 @@ READ_KEYS = """
         AS asked (place, tenant_id, text)
     JOIN idempotency_keys AS key ON key.tenant_id = asked.tenant_id AND key.key = asked.text
 """
-
-READ_AWAY = f"SELECT %(tenant_id)s IN ({AWAY}) AS away"
 
 #: What an entry became.
 Outcome = Admitted | KeyReused | TenantAway
@@ -216,26 +217,25 @@ def admit_group(engine: Engine, group: Sequence[SubmissionGroup], express: bool)
     return outcomes
 
 
-def admit_alone(
-    engine: Engine, entry: SubmissionGroup, express: bool, give: bool
-) -> Admitted | TenantAway:
-    """Insert one job without a key; a worker that offered to run it is told, if it is to be given
-    away."""
+def admit_alone(engine: Engine, entry: SubmissionGroup, express: bool, give: bool) -> Outcome:
+    """Insert one job; a worker that offered to run it is told, if it is to be given away."""
+    parameters = {**parameters_of([entry], express), "give": give}
+    statement = PREPARED_ALONE
+    if entry.key is not None:
+        parameters |= {"entries": plain_array([0]), **key_parameters([entry], [0])}
+        statement = PREPARED_ALONE_KEYED
     with connect(engine) as connection:
-        parameters = parameters_of([entry], express)
-        rows = PREPARED_ALONE.execute(connection, {**parameters, "give": give}).all()
-        if not rows and is_away(connection, entry.submissions[0].tenant_id):
-            return TenantAway()
-    for row in rows:
-        sent = entry.submissions if row.dispatched else ()
-        return Admitted((row.id,), express=sent, given=row.given, offered=bool(row.offered))
-    # It is there already: the answer to an earlier statement was lost.
-    return Admitted((entry.submissions[0].id,))
-
-
-def is_away(connection: Connection, tenant_id: int) -> bool:
-    """Whether nothing is admitted for a tenant here."""
-    return bool(connection.exec_driver_sql(READ_AWAY, {"tenant_id": tenant_id}).one().away)
+        for row in statement.execute(connection, parameters):
+            if row.dispatched is None:
+                return TenantAway()
+            sent = entry.submissions if row.dispatched else ()
+            return Admitted((row.id,), express=sent, given=row.given, offered=bool(row.offered))
+        if entry.key is None:  # it is there already: the answer to an earlier statement was lost
+            return Admitted((entry.submissions[0].id,))
+        if earlier := read_keys(connection, [entry], [0]):
+            return earlier[0]
+    # Its key was there, and was old enough to be retired before it could be read.
+    return admit_alone(engine, entry, express, give)
 
 
 def insert_jobs(connection: Connection, jobs: Sequence[Submission]) -> None:

@@ -1,4 +1,4 @@
-"""Hand over: new → queued, scheduled, cancelled or dead, for jobs that another cell took in.
+"""Hand over: inserts jobs that another cell took in: as queued, scheduled, cancelled or dead.
 
 Called by the scheduler of the cell that took the requests in (`models.cells.intake_jobs`), against
 the database of the cell that they are for. All of it is one transaction: dying before its commit

@@ -64,10 +64,11 @@ REPORT = f"""
       AND job.worker = %(worker)s AND job.id IN (SELECT id FROM unlocked)
     RETURNING job.id::text AS id, job.lease
 """
-#: Whether the run of this lease is not known to have begun. One that saved a checkpoint has.
-STILL_WAITS = """(job.waiting_lease IS NOT DISTINCT FROM job.lease AND NOT EXISTS (
-               SELECT FROM checkpoints AS saved
-               WHERE saved.job_id = job.id AND saved.lease = job.lease))"""
+#: The run of this lease has saved a checkpoint, so it has begun.
+HAS_CHECKPOINT = """EXISTS (SELECT FROM checkpoints AS saved
+               WHERE saved.job_id = job.id AND saved.lease = job.lease)"""
+#: Whether the run of this lease is not known to have begun.
+STILL_WAITS = f"""(job.waiting_lease IS NOT DISTINCT FROM job.lease AND NOT {HAS_CHECKPOINT})"""
 #: Columns: what the current run has reported, for whoever ends it in its worker's place.
 REPORTED_TOKENS = ", ".join(
     f"CASE WHEN job.reported_lease = job.lease THEN job.reported_{name} ELSE 0 END AS {name}"

@@ -1,12 +1,12 @@
-"""Offers: an idle worker runs the next job of a pool that comes alone, without a message.
+"""Offers: a worker with free slots runs the next jobs of a pool that come alone, without messages.
 
-A worker that has nothing to do writes its name into the pool's express lane. The statement that
-admits a job takes the first name out, inserts the row as if that worker had claimed it, and tells
-it by PostgreSQL's NOTIFY, which arrives with the commit. Both lock the row of the lane: an offer is
-taken once, and one that was withdrawn is not taken any more.
+It writes its name into the pool's express lane, and how many jobs it would run. The statement that
+admits a job takes one from the first name and puts that last, inserts the row as if that worker had
+claimed it, and tells it by PostgreSQL's NOTIFY, which arrives with the commit. All of them lock the
+row of the lane: an offer is taken once, and one that was withdrawn is not taken any more.
 
-An entry is the worker's name and the channel that it listens on, which nobody else can know: every
-login may send and hear everything on a channel that it can name.
+An entry is the worker's name, the channel that it listens on, and the number of jobs. Nobody else
+can know the channel: every login may send and hear everything on a channel that it can name.
 
 Dying after the commit leaves a running row, whose worker is told, finds it when it listens again,
 or is lost: then it is reaped like any other claim. An offer of a worker that is silent or drains is
@@ -26,6 +26,7 @@ from sqlalchemy import Engine
 
 from models.jobs.claim import Claim, JobRef
 from models.presence import SERVING
+from models.store.prepared import SHORT_LOCK_WAIT, PreparedStatement
 from models.store.session import execute, fetch
 
 #: Payloads up to so many bytes travel in the message, which may have 8,000.
@@ -36,30 +37,46 @@ MOST_OFFERS = 16
 SECRET = secrets.token_bytes(16)
 #: What the message has of the row, in the order of `told_job`.
 COLUMNS = "type, tenant_id, pool, traceparent, created_at, dependency, payload_blob, payload"
-#: The worker whose offer is taken from ``asked``, a row of ``express_lanes``; null if there is none
+#: The worker whose offer is taken from ``open``, a row of ``express_lanes``; null if there is none
 #: that can be trusted.
 FIRST_OFFER = f"""(SELECT process.name FROM processes AS process
-        WHERE %(give)s::bool AND process.name = split_part(asked.offers[1], ' ', 1)
+        WHERE %(give)s::bool AND process.name = split_part(open.offers[1], ' ', 1)
           AND {SERVING})"""
+#: What is left of the offers of a lane when one job of the first is taken: that worker is the last
+#: then. All of a worker that cannot be trusted are dropped. (Workers of an earlier version write no
+#: number: they run one job.)
+OFFERS_LEFT = """asked.offers[2:] || CASE
+        WHEN asked.worker IS NOT NULL AND split_part(asked.offers[1], ' ', 3) > '1'
+        THEN ARRAY[regexp_replace(asked.offers[1], '[0-9]+$', '')
+                   || split_part(asked.offers[1], ' ', 3)::int - 1]
+        ELSE '{}' END"""
 #: Tells the worker of a new row of ``job``, on the channel of its offer.
 TELL = f"""pg_notify((SELECT split_part(offer, ' ', 2) FROM lane),
                (CASE WHEN octet_length(payload::text) <= {MOST_BYTES}
                      THEN json_build_array(id, {COLUMNS})
                      ELSE json_build_array(id, type) END)::text)"""
-#: Not to be waited for at the disk: a crash of the server takes back offers that are lost anyway.
-OFFER = """
-    SET LOCAL synchronous_commit = off;
+#: The offers of all others, in their order. An entry of this worker begins with ``whose``.
+OTHERS = """ARRAY (SELECT entry FROM unnest(lane.offers) WITH ORDINALITY AS each (entry, place)
+               WHERE NOT starts_with(entry, %(whose)s::text) ORDER BY place)"""
+OFFER = f"""
     UPDATE express_lanes AS lane
-    SET offers = (array_remove(lane.offers, %(offer)s) || %(offer)s::text)
-                 [greatest(1, cardinality(array_remove(lane.offers, %(offer)s)) - %(most)s):]
+    SET offers = (SELECT (others || (%(whose)s::text || ' ' || %(jobs)s::text))
+                         [greatest(1, cardinality(others) - %(most)s::int):]
+                  FROM (SELECT {OTHERS} AS others) AS read)
     FROM (SELECT pool FROM express_lanes WHERE pool = ANY (%(pools)s::text[])
           ORDER BY pool FOR UPDATE) AS locked
     WHERE lane.pool = locked.pool
     RETURNING lane.pool
 """
-WITHDRAW = """
-    UPDATE express_lanes AS lane SET offers = array_remove(lane.offers, %(offer)s)
-    FROM (SELECT pool FROM express_lanes WHERE %(offer)s = ANY (offers)
+#: Not to be waited for at the disk: a crash of the server takes back offers that are lost anyway.
+#: Nor for long: claims and heartbeats use the same connections.
+PREPARED = PreparedStatement(
+    "offer", OFFER, settings=f"SET LOCAL synchronous_commit = off; {SHORT_LOCK_WAIT}"
+)
+WITHDRAW = f"""
+    UPDATE express_lanes AS lane SET offers = {OTHERS}
+    FROM (SELECT pool FROM express_lanes
+          WHERE EXISTS (SELECT FROM unnest(offers) AS entry WHERE starts_with(entry, %(whose)s))
           ORDER BY pool FOR UPDATE) AS locked
     WHERE lane.pool = locked.pool
 """
@@ -88,19 +105,20 @@ def channel_of(worker: str) -> str:
 
 
 def offer_of(worker: str) -> str:
-    """The entry of a worker of this process."""
+    """How an entry of a worker of this process begins."""
     return f"{worker} {channel_of(worker)}"
 
 
-def offer(engine: Engine, worker: str, pools: Sequence[str]) -> bool:
-    """Offer to run a job of each of these pools; whether all of them have an express lane."""
-    asked = {"offer": offer_of(worker), "pools": list(pools), "most": MOST_OFFERS - 2}
-    return len(fetch(engine, OFFER, asked)) == len(pools)
+def offer(engine: Engine, worker: str, pools: Sequence[str], jobs: int = 1) -> bool:
+    """Offer to run so many jobs of each of these pools, in place of what was offered before;
+    whether all of them have an express lane."""
+    asked = {"whose": offer_of(worker), "jobs": str(jobs), "pools": list(pools)}
+    return len(fetch(engine, PREPARED, {**asked, "most": MOST_OFFERS - 2})) == len(pools)
 
 
 def withdraw(engine: Engine, worker: str) -> None:
     """Take back what is left of the worker's offers: from here on it is given nothing."""
-    execute(engine, WITHDRAW, {"offer": offer_of(worker)})
+    execute(engine, WITHDRAW, {"whose": offer_of(worker)})
 
 
 def read_ours(engine: Engine, worker: str) -> list[GivenJob]:

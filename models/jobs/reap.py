@@ -23,7 +23,7 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from models.jobs.claim import OF_REFS, VIOLATIONS, JobRef, ref_arrays
-from models.jobs.heartbeat import REPORTED_TOKENS, STILL_WAITS
+from models.jobs.heartbeat import HAS_CHECKPOINT, REPORTED_TOKENS, STILL_WAITS
 from models.jobs.settle import CHARGED
 from models.jobs.states import FailureClass, JobStatus
 from models.leadership import STILL_LEADER
@@ -38,6 +38,12 @@ MOST_WAIT_SECONDS = 300.0
 
 #: A worker in ``silent`` held its leases up to its last report, whenever they were renewed.
 LAST_REPORT = "CASE WHEN holder.name = ANY (%(silent)s::text[]) THEN holder.heartbeat_at END"
+#: It was given to its worker (`models.jobs.offer`) after that was heard for the last time, and its
+#: run has reported nothing: a worker that is dead gets jobs until its silence is noticed. Excuses
+#: a job once: see `tasks.retry.lost`.
+GIVEN_SINCE = f"""(job.lease = 1 AND job.lost_claims = 0 AND job.started_at = job.created_at
+               AND job.created_at > holder.heartbeat_at AND job.reported_lease IS DISTINCT FROM 1
+               AND NOT {HAS_CHECKPOINT})"""
 #: ``leased_seconds``: from the beginning to the end of the lease, or a lease's time after the last
 #: report of a silent worker if that is later; null if there was no claim.
 #: ``lost_seconds``: until the process was seen to end; not positive if that was another run's.
@@ -47,7 +53,7 @@ FIND_LOST_IF = f"""
            job.tenant_id, job.attempt, job.deferrals, job.crashes, job.worker,
            {VIOLATIONS} AS violations,
            job.cancel_requested_at IS NOT NULL AS cancelled,
-           {STILL_WAITS} AS waiting,
+           {STILL_WAITS} OR coalesce({GIVEN_SINCE}, false) AS waiting,
            extract(epoch FROM job.lost_at - job.started_at)::float8 AS lost_seconds,
            extract(epoch FROM greatest(
                job.lease_expires_at, {LAST_REPORT} + {lease_interval_sql("job.pool")}

@@ -41,6 +41,14 @@ class Submission(NamedTuple):
     #: The job whose payload was edited for it.
     resubmitted_from: str | None = None
 
+    def in_trace(self, traceparent: str | None) -> Submission:
+        """The same with this context; ``_replace`` takes twice as long."""
+        return tuple.__new__(Submission, (*self[:TRACED], traceparent, *self[TRACED + 1 :]))
+
+
+#: Where the context is.
+TRACED = Submission._fields.index("traceparent")
+
 
 class IdempotencyKey(NamedTuple):
     """What makes a request repeatable."""

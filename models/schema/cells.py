@@ -160,7 +160,8 @@ class IntakeJob(Base, table="intake_jobs"):
 class TransferMark(Base, table="transfer_marks"):
     """Something was transferred into this cell, once: written with it in one transaction."""
 
-    #: Names the tenant, the cell that it came from, and what it was; or who moves the tenant.
+    #: Names the tenant, the cell that it came from, and what it was; or who moves the tenant; or,
+    #: as ``deleted/<id>``, a tenant that was deleted here.
     mark: Mapped[str] = mapped_column(primary_key=True)
     #: Of who moves it: the highest fence that was seen here; see `models.cells.fences`.
     number: Mapped[Count]

@@ -33,7 +33,7 @@ class ExpressLane(Base, table="express_lanes", fillfactor=50):
     #: Jobs that it may bring in flight: one for each slot of the pool's shared workers, and for
     #: those that will soon be free; None: not known.
     slots: Mapped[Int4 | None]
-    #: Idle workers that would run the next job at once: see `models.jobs.offer`.
+    #: Workers that would run the next jobs at once: see `models.jobs.offer`.
     offers: Mapped[list[str]] = mapped_column(server_default="{}")
 
 

@@ -33,6 +33,8 @@ KEEP_AT_MOST_SECONDS = 20.0
 FEW_USES = 20
 MOST_SECONDS = 60.0
 PARAMETER = re.compile(r"%\((\w+)\)s")
+#: For statements that do not wait for somebody's lock, as others wait for their connection.
+SHORT_LOCK_WAIT = "SET LOCAL lock_timeout = '500ms';"
 #: Where a connection notes what it has prepared.
 NOTED = "fairline.prepared"
 
@@ -40,17 +42,22 @@ NOTED = "fairline.prepared"
 class PreparedStatement:
     """A statement that names its parameters as ``%(name)s``, with a type where none is implied."""
 
-    def __init__(self, name: str, sql: str) -> None:
-        self._sql = sql
+    def __init__(self, name: str, sql: str, *, settings: str = "") -> None:
+        """``settings``: ``SET LOCAL …;`` for its transaction, sent with it each time.
+
+        Also with the PREPARE, which waits for the same locks of tables.
+        """
+        self._sql = f"{settings} {sql}"
         names = dict.fromkeys(PARAMETER.findall(sql))
         places = {parameter: place for place, parameter in enumerate(names, 1)}
         body = PARAMETER.sub(lambda found: f"${places[found[1]]}", sql)
         # A session may know an older statement by the same name.
         self._name = f"{name}_{hashlib.blake2b(sql.encode(), digest_size=6).hexdigest()}"
         self._forget = f"DEALLOCATE {self._name}"
-        self._prepare = f"PREPARE {self._name} AS {body}"
+        self._prepare = f"{settings} PREPARE {self._name} AS {body}".lstrip()
         given = ", ".join(f"%({parameter})s" for parameter in names)
-        self._execute = f"EXECUTE {self._name}" + (f" ({given})" if given else "")
+        call = f"EXECUTE {self._name}" + (f" ({given})" if given else "")
+        self._execute = f"{settings} {call}".lstrip()
         #: Cleared where statements do not stay in their session.
         self._stays = True
 

@@ -5,6 +5,7 @@ The row says which claims wait: the claim notes it for those that have no slot a
 heartbeat notes the ones that have begun since. A job that kills its worker before that heartbeat
 looks as if it had waited. So a claim that was lost like this is remembered, and from then on a run
 of that job begins only after the row says so: it is mistaken once, and after five crashes dead.
+The same goes for a job that was given to a worker which was not heard any more after that.
 
 A job that kills its worker takes its neighbours with it. So a job that has lost a worker also
 begins only after the row says so, which writes the results of all that have ended before. And of

@@ -1,10 +1,10 @@
-"""Offers of an idle worker: the next job of its pools that comes alone is given to it at once.
+"""Offers of a worker with free slots: the next jobs of its pools that come alone are given to it.
 
-See :mod:`models.jobs.offer`. One thread listens, another writes offers when the worker becomes
-idle, and takes them back when its last slot is taken. Nothing is offered unless messages are heard:
-behind a pooler that changes sessions none are. What was given while nobody listened is found when
-it listens again, and handed back if the worker stops. A connection that turns out to be deaf is
-replaced.
+See :mod:`models.jobs.offer`. One thread listens, another writes offers for the slots that are free,
+anew when half of them are taken, and takes them back when its last slot is taken. Nothing is
+offered unless messages are heard: behind a pooler that changes sessions none are. What was given
+while nobody listened is found when it listens again, and handed back if the worker stops. A
+connection that turns out to be deaf is replaced.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 
 from models.jobs.claim import JobRef, claim_group
@@ -27,11 +27,35 @@ logger = logging.getLogger(__name__)
 #: A message that is heard so late may be of a claim that was lost meanwhile: the row is asked. A
 #: worker counts as lost after six seconds.
 LATE = timedelta(seconds=1)
+#: Jobs that a worker offers to run at most, in all its pools: if it is lost, so many wait for the
+#: reaper beside those that it runs.
+MOST_OFFERED = 16
 #: An offer that stands for so long is written anew when the worker has done something else
 #: meanwhile: it may have been dropped.
 STALE_SECONDS = 2.0
 #: Pause after an offer that could not be written.
 RETRY_SECONDS = 1.0
+#: A statement of an offer that is under way is waited for so long, when the worker stops.
+CLOSE_SECONDS = 2.0
+
+
+def jobs_to_offer(slots: int, held: int, standing: Collection[int]) -> int | None:
+    """How many jobs to offer to run in each pool; None: what stands is about right.
+
+    ``held``: jobs that are not over, also those that wait for a slot; ``standing``: what is left of
+    the offers, by pool. While most slots are taken none is written, since there may be a queue:
+    then a slot that is free is taken by the next message.
+    """
+    free = slots - held
+    most = min(free, MOST_OFFERED)
+    if most <= 0:
+        return 0 if any(standing) else None
+    share = max(1, most // len(standing))
+    if sum(standing) > max(most, len(standing)) + min(slots, MOST_OFFERED) // 4:
+        return share
+    if min(standing) * 2 <= share and free * 4 >= min(slots, 4 * MOST_OFFERED):
+        return share
+    return None
 
 
 class Offers:
@@ -47,6 +71,7 @@ class Offers:
         self._listener = WakeupListener(
             self._engine, self._heard, channel_of(worker.name), self._find_out
         )
+        self._writer = threading.Thread(target=self._write_offers, name="offers", daemon=True)
         self._changed = threading.Event()
         self._closed = False
         #: A message was heard since it listens; and the last one that it sent itself was not yet.
@@ -54,13 +79,16 @@ class Offers:
         self._awaits = False
         #: Jobs that were found when it began to listen: their messages may come after all.
         self._found: set[JobRef] = set()
-        #: When the offers were written that stand, as far as is known.
-        self._offered: float | None = None
+        #: What is left of the offers, as far as is known, and when they were written.
+        self._standing = dict.fromkeys(pools, 0)
+        self._written_at = 0.0
+        #: Some were written before all earlier ones were known to be taken: more may stand.
+        self._more_may_stand = False
 
     def start(self) -> None:
-        self._slots.on_change = self._changed.set
+        self._slots.on_change = self._note_change
         self._listener.start()
-        threading.Thread(target=self._write_offers, name="offers", daemon=True).start()
+        self._writer.start()
 
     def close(self) -> None:
         """Take back the offers, and hand back what was given meanwhile."""
@@ -68,6 +96,8 @@ class Offers:
         self._slots.note_drain()
         self._changed.set()
         self._listener.close()
+        if self._writer.is_alive():  # what it writes now would be missed
+            self._writer.join(CLOSE_SECONDS)
         try:
             self._withdraw()
         except Exception as error:  # noqa: BLE001 - the worker has to stop in any case
@@ -76,7 +106,8 @@ class Offers:
     def _heard(self, messages: Sequence[str]) -> None:
         """Called by the listener: first with none."""
         if not messages:
-            self._hears, self._offered = False, None
+            self._hears = False
+            self._doubt()
             found = self._unknown()
             self._found = {job.ref for job in found}
             self._accept(found)
@@ -85,10 +116,10 @@ class Offers:
         self._hears, self._awaits = True, False
         told = [told_job(message) for message in messages if message]
         told = [job for job in told if job.ref not in self._found]
-        if told:
-            self._offered = None
-            self._accept(told)
-        self._changed.set()
+        for job in told:
+            self._take(job)
+        self._accept(told)
+        self._note_change()
 
     def _find_out(self) -> None:
         """Nothing was heard for a while: would it be?"""
@@ -102,14 +133,17 @@ class Offers:
         probe(self._engine, self._worker.name)
 
     def _accept(self, jobs: Sequence[GivenJob]) -> None:
+        begin = []
         for job in jobs:
             if job.cancelled or self._slots.drains():
                 self._hand_back(job)
             elif job.claim is None or DATABASE_CLOCK.now() - job.claim.created_at > LATE:
                 self._slots.expect(job.ref)
-                self._deliver(job)
+                begin.append(job)
             elif self._slots.grant(job.claim):
-                self._deliver(job)
+                begin.append(job)
+        for job in begin:  # all are held by now, and handed back if they cannot begin
+            self._deliver(job)
 
     def _unknown(self) -> list[GivenJob]:
         """Jobs that run here by their rows, and are not held."""
@@ -122,6 +156,42 @@ class Offers:
             for claim in claims:
                 self._worker.ledger.release(claim)
 
+    def _take(self, job: GivenJob) -> None:
+        """An offer was taken; a message without the row does not say of which pool."""
+        for pool, jobs in self._standing.items():
+            if job.claim is None or job.claim.pool == pool:
+                self._standing[pool] = max(0, jobs - 1)
+        if job.claim is None and len(self._standing) > 1:
+            self._more_may_stand = True
+
+    def _stand(self, jobs: int) -> None:
+        """So many stand in each pool, and perhaps more if jobs were given meanwhile."""
+        before = self._more_may_stand or any(self._standing.values())
+        self._more_may_stand = jobs > 0 and before
+        self._standing = dict.fromkeys(self._pools, jobs)
+        self._written_at = time.monotonic()
+
+    def _doubt(self) -> None:
+        """Whether any stand is not known."""
+        self._stand(0)
+        self._more_may_stand = True
+
+    def _note_change(self) -> None:
+        """Called at each start and end of a run, which costs little as long as nothing is due."""
+        if self._slots.drains() or self._due() is not None:
+            self._changed.set()
+
+    def _due(self) -> int | None:
+        """What has to be offered now, in each pool."""
+        slots, held = self._slots.count, self._slots.held_count
+        standing: Collection[int] = self._standing.values()
+        due = jobs_to_offer(slots, held, standing)
+        if due is None and time.monotonic() - self._written_at > STALE_SECONDS:
+            due = jobs_to_offer(slots, held, (0,) * len(standing))  # they may have been dropped
+        if due is None and self._more_may_stand and not any(standing):
+            return 0
+        return due
+
     def _write_offers(self) -> None:
         while True:
             self._changed.wait()
@@ -132,28 +202,25 @@ class Offers:
                 self._adjust()
             except Exception as error:  # noqa: BLE001 - also a schema that was taken back
                 logger.debug("nothing can be offered: %s", error)
-                self._offered = None
+                self._doubt()
                 time.sleep(RETRY_SECONDS)
                 self._changed.set()
 
     def _adjust(self) -> None:
         """Offer what is free, and nothing else."""
-        slots, now = self._slots, time.monotonic()
-        if slots.drains() or slots.busy >= slots.count:
-            if self._offered is not None:
-                self._withdraw()
-        elif slots.held() or not (self._hears and self._listener.listening):
-            pass
-        elif self._offered is None or now - self._offered > STALE_SECONDS:
+        jobs = 0 if self._slots.drains() else self._due()
+        if jobs == 0 and (self._more_may_stand or any(self._standing.values())):
+            self._withdraw()
+        elif jobs and self._hears and self._listener.listening:
             # First: the message may come before the statement's own answer.
-            self._offered = now
-            if not offer(self._engine, self._worker.name, self._pools):
-                self._offered = None  # there is no lane yet
+            self._stand(jobs)
+            if not offer(self._engine, self._worker.name, self._pools, jobs):
+                self._doubt()  # there is no lane yet
                 time.sleep(RETRY_SECONDS)
                 self._changed.set()
 
     def _withdraw(self) -> None:
-        self._offered = None
+        self._stand(0)
         withdraw(self._engine, self._worker.name)
         if self._slots.drains():
             self._accept(self._unknown())

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from sqlalchemy import Connection, Engine
 
 from models.jobs.held_back import QUARANTINED, TENANT_QUARANTINED, WITHOUT_BUDGET
+from models.store.prepared import PreparedStatement
 from models.store.session import connect
 
 READ_RULES = """
@@ -23,6 +24,7 @@ READ_RULES = """
     UNION ALL
     SELECT 'version', version::text, 0 FROM verdicts_version
 """
+PREPARED = PreparedStatement("read_rules", READ_RULES)
 READ_RESTRICTIONS = f"""
     SELECT 'quarantine' AS kind, name, 0 AS tenant_id FROM ({QUARANTINED}) AS quarantined
     UNION ALL
@@ -52,7 +54,7 @@ def read_rules(engine: Engine, known: Rules | None = None) -> Rules:
     """The rules in force; ``known`` are those of the last time."""
     known = known or Rules()
     with connect(engine) as connection:
-        rows = connection.exec_driver_sql(READ_RULES).all()
+        rows = PREPARED.execute(connection, {}).all()
         version = next(row.name for row in rows if row.kind == "version")
         if version != known.version:
             # After the version: they may be newer than it, and are then read once more.

@@ -83,7 +83,7 @@ class Slots:
         self._locked: frozenset[str] = frozenset()
         #: Jobs that were given to this worker, and whose task has not started.
         self._granted: dict[JobRef, Claim] = {}
-        #: Called when nothing is held any more, or the last slot is taken, or a drain begins.
+        #: Called when a run begins, a job is not held any more, or a drain begins.
         self.on_change: Callable[[], object] = lambda: None
         #: Claims of messages whose task has not started.
         self._soon: dict[tuple[JobRef, ...], Ticket[tuple[JobRef, ...], tuple[Claim, ...]]] = {}
@@ -225,8 +225,7 @@ class Slots:
                 held.begin()
                 self._begun_at = time.monotonic()
                 self._busy += 1
-                if self._busy == self.count:
-                    self.on_change()
+                self.on_change()
             return held
 
     def begin(self, claim: Claim) -> Held | None:
@@ -261,6 +260,11 @@ class Slots:
         """Slots in which a job runs."""
         return max(0, self._busy)
 
+    @property
+    def held_count(self) -> int:
+        """Jobs that run here, wait for a slot, or whose ending is not written yet."""
+        return len(self._held)
+
     def any_waiting(self) -> bool:
         """Whether a claim waits for a slot."""
         return any(not held.taken for held in self.held())
@@ -276,8 +280,7 @@ class Slots:
         """Drop a claim: its ending is written, or cannot be."""
         self._granted.pop(ref, None)
         dropped = self._held.pop(ref, None)
-        if not self._held:
-            self.on_change()
+        self.on_change()
         return dropped
 
     def unanswered(self) -> list[JobRef]:

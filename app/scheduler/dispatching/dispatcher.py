@@ -98,7 +98,7 @@ class Dispatcher(RoleQueries):
         before, self.look_within = self.look_within, 0.0
         # Also while the broker is unavailable: arrivals would pile up.
         found = self._queues.refresh(now, self._pools.holds(now).tenants)
-        if not self._reach_broker(now):
+        if not self.reach_broker(now):
             return 0
         if now < self._count_due and not found:
             self.look_within = before
@@ -130,10 +130,14 @@ class Dispatcher(RoleQueries):
 
     def _rests(self, now: float) -> bool:
         """Whether there is nothing to do, as in the turn before; says so at the cost of a read."""
-        if self.look_within < math.inf or now >= self._whole_due:
+        if self.look_within < math.inf or now >= self._whole_due or not self._queues.current:
             self._whole_due = now + REST_SECONDS
             return False
-        return self._reach_broker(now) and self._pools.at_rest()
+        self.look_within = 0.0  # if that fails
+        if not (self.reach_broker(now) and self._pools.at_rest()):
+            return False
+        self.look_within = math.inf
+        return True
 
     def _serve(self, pool: PoolState, now: float) -> tuple[int, float]:
         """How many jobs of the pool were sent, and in how many seconds there will be room if there
@@ -301,7 +305,7 @@ class Dispatcher(RoleQueries):
             self._pacers.spend(each.dependency, -1)
         release(self._engine, dispatches)
 
-    def _reach_broker(self, now: float) -> bool:
+    def reach_broker(self, now: float) -> bool:
         """Ping the broker once in a while, so that nothing is marked in vain."""
         if refused := release_undelivered(self._engine, self._publisher):
             # Not at once again: a queue may refuse everything.

@@ -11,13 +11,15 @@ from app.scheduler.dispatching.pools import PoolState
 from app.scheduler.role import RoleQueries
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
+from models.store.prepared import PreparedStatement
 
 GRANT = f"""
     INSERT INTO express_lanes AS lane (pool, credit, slots)
-    SELECT %(pool)s, %(credit)s, %(slots)s WHERE {STILL_LEADER}
+    SELECT %(pool)s::text, %(credit)s::int, %(slots)s::int WHERE {STILL_LEADER}
     ON CONFLICT (pool) DO UPDATE
     SET credit = excluded.credit, slots = excluded.slots, granted_at = now()
 """
+PREPARED = PreparedStatement("grant", GRANT)
 
 
 class ExpressLanes(RoleQueries):
@@ -41,11 +43,11 @@ class ExpressLanes(RoleQueries):
         if not (too_many or credit_is_due(pool.credit, credit, now - granted_at)):
             return pool.credit
         most = max(pool.slots, in_flight + credit)
-        self._write(GRANT, pool=pool.name, credit=credit, slots=most)
+        self._write(PREPARED, pool=pool.name, credit=credit, slots=most)
         self._granted[pool.name] = (now, most)
         return credit
 
     def close(self) -> None:
         """Close all of them: the broker is unavailable."""
         for pool in POOLS:
-            self._write(GRANT, pool=pool, credit=0, slots=None)
+            self._write(PREPARED, pool=pool, credit=0, slots=None)

@@ -23,6 +23,8 @@ from models.store.session import execute
 logger = logging.getLogger(__name__)
 
 ERASE_SECONDS = 1.0
+#: … and after a turn that found none.
+ERASE_IDLE_SECONDS = 5.0
 #: Pause until an erasure that cannot be finished yet is tried again.
 PAUSE_SECONDS = 5.0
 #: The same while another cell is away: asking it takes time that others need.

@@ -8,8 +8,11 @@ from __future__ import annotations
 from sqlalchemy import Engine
 
 from models.feed import BEGIN, FINISH, READ
+from models.store.prepared import PreparedStatement
 from models.store.session import connect
 from models.store.writers import read_writers
+
+PREPARED = PreparedStatement("read_generations", READ)
 
 
 class FeedGenerations:
@@ -26,7 +29,7 @@ class FeedGenerations:
 
     def run_once(self, now: float) -> int:
         with connect(self._engine) as connection:
-            last = connection.exec_driver_sql(READ).all()[-1]
+            last = PREPARED.execute(connection, {}).all()[-1]
             if not last.current:
                 connection.exec_driver_sql(BEGIN)
                 self._writers = None

@@ -14,7 +14,9 @@ until it is known that that has not got it, or is no cell of the tenant's any mo
 
 So two of them at once, or one that wakes up late, do no harm. Whoever submitted has a 202, so the
 limits of queues do not count again. A suspended tenant's jobs wait in its cell; those of a tenant
-that is deleted are deleted. A cell that does not answer is asked again after a few seconds.
+that is deleted are deleted. That the registry does not know it is not enough for that: a restored
+one knows no tenant that was created since. A cell that does not answer is asked again after a few
+seconds.
 """
 
 from __future__ import annotations
@@ -30,15 +32,16 @@ from sqlalchemy.exc import SQLAlchemyError
 from app.policy.placement import Placement
 from app.scheduler.role import RoleQueries
 from models.blobs import BlobError, BlobStore, payload_key
-from models.cells.copies import read_copy
 from models.cells.databases import CellDatabases, UnknownCell
 from models.cells.intake_jobs import (
     WaitingRow,
+    any_begun,
     begin_handing_over,
+    count_waiting,
     keep_alias,
     next_waiting,
+    remove_deleted,
     remove_handed_over,
-    remove_of_tenant,
     request_of,
     retire_aliases,
     waiting_tenants,
@@ -59,6 +62,7 @@ from models.leadership import Leader
 from models.store.errors import StateStoreError
 from models.store.session import fetch
 from models.tallies import Count, Tallies, TallyKind
+from models.tenant_removal import find_deleted
 from models.wakeups import wake_scheduler
 
 logger = logging.getLogger(__name__)
@@ -67,6 +71,8 @@ logger = logging.getLogger(__name__)
 HAND_OVER_SECONDS = 1.0
 #: A cell that did not answer is not asked for so long: others wait for this thread.
 AWAY_SECONDS = 3.0
+#: Requests of a tenant that the registry does not know are looked at this often.
+LOOK_SECONDS = 60.0
 #: A turn is not longer than this, but for the batch that it is in.
 TURN_SECONDS = 2.0
 RETIRE_SECONDS = 3600.0
@@ -95,6 +101,9 @@ class IntakeHandover(RoleQueries):
         self._keep_seconds = keep_seconds
         #: Cells that did not answer, and when to ask them again.
         self._ask_at: dict[str, float] = {}
+        #: Names of tenants that the registry does not know, or knows under another id, and when to
+        #: look at their requests again.
+        self._look_at: dict[str, float] = {}
         self._retire_at = 0.0
         #: Where a turn ended for lack of time: the tenant, and the row of each tenant.
         self._tenant = ""
@@ -103,7 +112,7 @@ class IntakeHandover(RoleQueries):
     def run_once(self, now: float) -> int:
         """Hand over what is possible; how many requests."""
         tenants, done, until = waiting_tenants(self._engine), 0, time.monotonic() + TURN_SECONDS
-        if not tenants and now >= self._retire_at:
+        if now >= self._retire_at and not (tenants and any_begun(self._engine)):
             self._retire()
             self._retire_at = now + RETIRE_SECONDS
         rows = read_named_placements(self._databases.registry, tenants) if tenants else []
@@ -124,17 +133,19 @@ class IntakeHandover(RoleQueries):
     def _hand_over_all(self, tenant: str, placement: Placement | None, until: float) -> int:
         """A tenant's requests; at least one batch. Those that cannot be handed over are passed."""
         if placement is None:
-            return self._forget_tenant(tenant)
+            return self._forget_deleted(tenant)
         # All of them: which one a request is for depends on its key.
         targets = {cell: self._reach(cell, tenant) for cell in placement.admitting}
         there = {cell: found for cell, found in targets.items() if found is not None}
         if not there:
             return 0
         if any(found.deleted for found in there.values()):
-            return remove_of_tenant(self._engine, tenant)
+            return self._forget_deleted(tenant)
         tenant_id, done = next(iter(there.values())).id, 0
         while rows := next_waiting(self._engine, tenant, self._after.pop(tenant, BELOW_ALL)):
             self._after[tenant] = rows[-1].id
+            if any(row.tenant_id != tenant_id for row in rows):  # of an earlier one of this name
+                done += self._forget_deleted(tenant, tenant_id)
             done += self._one_batch(rows, tenant_id, placement, there)
             if time.monotonic() >= until:
                 break
@@ -147,10 +158,6 @@ class IntakeHandover(RoleQueries):
         placement: Placement,
         there: Collection[str],
     ) -> int:
-        others = [row.id for row in rows if row.tenant_id != tenant_id]
-        if others:
-            logger.warning("%d requests were of a deleted tenant of this name", len(others))
-            remove_handed_over(self._engine, others)
         own = [row for row in rows if row.tenant_id == tenant_id]
         chosen = self._choose(own, placement, there)
         batches: dict[str, list[IntakeRequest]] = {}
@@ -190,13 +197,40 @@ class IntakeHandover(RoleQueries):
             self._put_off(cell)
             return None
 
-    def _forget_tenant(self, tenant: str) -> int:
-        """Delete the requests of a tenant that is deleted: the registry knows nothing of it."""
-        if read_copy(self._databases.registry, tenant) is not None:
+    def _forget_deleted(self, tenant: str, living: int | None = None) -> int:
+        """Delete the requests of tenants of this name that a cell says are deleted.
+
+        ``living``: the id of the one that there is now. Others are kept, and that is logged once.
+        """
+        if time.monotonic() < self._look_at.get(tenant, 0.0):
             return 0
-        removed = remove_of_tenant(self._engine, tenant)
-        logger.warning("%s is deleted: %d requests that were taken in are too", tenant, removed)
+        waiting = count_waiting(self._engine, tenant)
+        waiting.pop(living or 0, None)
+        deleted = {one for cell in self._databases.cells() for one in self._deleted(cell, waiting)}
+        left = sum(count for one, count in waiting.items() if one not in deleted)
+        if left and tenant not in self._look_at:
+            logger.error(
+                "%d requests that were taken in for %s are kept: the registry does not know that"
+                " tenant, and no cell says that it is deleted. If the registry was restored:"
+                " docs/operations.md#cells",
+                *(left, tenant),
+            )
+        self._look_at[tenant] = time.monotonic() + LOOK_SECONDS
+        removed = remove_deleted(self._engine, tenant, deleted)
+        if removed:
+            logger.warning("%s is deleted: %d requests that were taken in are too", tenant, removed)
         return removed
+
+    def _deleted(self, cell: str, tenant_ids: Collection[int]) -> set[int]:
+        """Those of these tenants that a cell says are deleted; none if it does not answer."""
+        if time.monotonic() < self._ask_at.get(cell, 0.0):
+            return set()
+        try:
+            return find_deleted(self._databases.engine(cell), tenant_ids)
+        except (StateStoreError, UnknownCell) as error:
+            logger.debug("%s does not say who is deleted: %s", cell, error)
+            self._put_off(cell)
+            return set()
 
     def _reach(self, cell: str, tenant: str) -> Row[Any] | None:
         """The tenant as a cell has it; None if that does not answer, or does not know it yet."""
@@ -280,7 +314,7 @@ class IntakeHandover(RoleQueries):
             logger.debug("not counted: %s", error)
 
     def _retire(self) -> None:
-        """Forget aliases and marks that are as old as ended jobs get; nothing waits here."""
+        """Forget aliases and marks as old as ended jobs get; only while nothing is begun."""
         retire_aliases(self._engine, self._keep_seconds, self._leader.epoch)
         for cell in self._databases.cells():
             try:

@@ -5,7 +5,10 @@ cell was promoted in its place. Once it is back, what such tenants have here is 
 they live, as by a move. A scheduler that begins to lead dispatches nothing before the first check,
 unless the registry does not answer for some seconds.
 
-While the registry is away, what was known goes on to hold.
+While the registry is away, what was known goes on to hold. So it does for a tenant that came here
+by a later placement than the registry has, which was restored to before that: the version in
+``away_tenants`` is higher. Nothing is moved to a cell that does not have the tenant: that is
+logged, for an operator to correct.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from sqlalchemy import Engine
 from app.scheduler.role import Role, RoleQueries
 from models.cells.away import read_away, set_away, wait_for_older_statements
 from models.cells.copies import copy_tenants, find_changed, forget_copies, next_tenants
-from models.cells.databases import CellDatabases
+from models.cells.databases import CellDatabases, UnknownCell
 from models.cells.move_steps import CREATED_SECONDS
 from models.cells.moves import read_move, request_drain
 from models.cells.placements import (
@@ -66,6 +69,8 @@ class PlacementCheck(RoleQueries):
         self.checked: int | None = None
         self._seen: datetime | None = None
         self._sweep_at = 0.0
+        #: Tenants that are here and not where the registry says: logged once.
+        self._misplaced: set[str] = set()
 
     def run_once(self, now: float) -> int:
         """Compare the placements that changed with what this cell does; how many differed."""
@@ -90,23 +95,22 @@ class PlacementCheck(RoleQueries):
         here = {row.name: row.id for row in self._read(FIND_TENANTS, names=names)}
         away = {row.tenant_id for row in read_away(self._engine)}
         placed = [(one, here[one.tenant]) for one in placements if one.tenant in here]
+        elsewhere = [each for each in placed if each[0].weights.get(cell, 0.0) <= 0]
         gone = [
             (one, tenant_id)
-            for one, tenant_id in placed
-            if one.weights.get(cell, 0.0) <= 0 and tenant_id not in away
+            for one, tenant_id in elsewhere
+            if tenant_id not in away and self._set_away(tenant_id, one.version, away=True)
         ]
         back = [
             (one, tenant_id)
             for one, tenant_id in placed
             if one.weights.get(cell, 0.0) > 0 and tenant_id in away
         ]
-        for one, tenant_id in gone:
+        for one, _ in gone:
             logger.warning("%s lives in %s: sent away here", one.tenant, ", ".join(one.weights))
-            self._set_away(tenant_id, one.version, away=True)
         if gone:
             wait_for_older_statements(self._engine, STATEMENT_SECONDS)
         opened = sum(self._bring_back(one, tenant_id) for one, tenant_id in back)
-        elsewhere = [each for each in placed if each[0].weights.get(cell, 0.0) <= 0]
         drained = sum(self._drain(one, tenant_id, cell) for one, tenant_id in elsewhere)
         return len(gone) + opened + drained
 
@@ -114,16 +118,32 @@ class PlacementCheck(RoleQueries):
         """Have what a tenant has here moved to where it lives, unless it is another of its name."""
         if read_move(self._databases.registry, placement.tenant) is not None:
             return False
-        target = min(name for name, weight in placement.weights.items() if weight > 0)
-        try:
-            known = find_tenant(self._databases.engine(target), placement.tenant)
-        except StateStoreError as error:
-            logger.warning("%s stays here while %s is away: %s", placement.tenant, target, error)
-            return False
-        if known is not None and known[0] != tenant_id:
-            logger.error("%s is another tenant in %s: it stays here", placement.tenant, target)
-            return False
-        return request_drain(self._databases.registry, placement, cell)
+        targets = sorted(name for name, weight in placement.weights.items() if weight > 0)
+        for target in targets:
+            try:
+                known = find_tenant(self._databases.engine(target), placement.tenant)
+            except (StateStoreError, UnknownCell) as error:
+                logger.warning(
+                    "%s stays here while %s is away: %s", placement.tenant, target, error
+                )
+                return False
+            if known is None:
+                self._tell_misplaced(placement.tenant, target, cell)
+                return False
+            if known[0] != tenant_id:
+                logger.error("%s is another tenant in %s: it stays here", placement.tenant, target)
+                return False
+        self._misplaced.discard(placement.tenant)
+        return bool(targets) and request_drain(self._databases.registry, placement, cell)
+
+    def _tell_misplaced(self, tenant: str, target: str, cell: str) -> None:
+        if tenant not in self._misplaced:
+            self._misplaced.add(tenant)
+            logger.error(
+                "%s is in %s, but the registry places it in %s, which does not have it: nothing is"
+                " moved. If the registry was restored: docs/operations.md#cells",
+                *(tenant, cell, target),
+            )
 
     def _send_unplaced_away(self, names: Sequence[str]) -> int:
         """Do nothing for tenants that are placed nowhere: they were deleted while this cell was
@@ -133,10 +153,12 @@ class PlacementCheck(RoleQueries):
             again = read_named_placements(self._databases.registry, unplaced)
             for one in again:
                 del unplaced[one.tenant]
-        for row in unplaced.values():
-            logger.error("%s is placed nowhere: sent away here", row.name)
-            self._set_away(row.id, row.version, away=True)
-        return len(unplaced)
+        sent = [
+            row.name for row in unplaced.values() if self._set_away(row.id, row.version, away=True)
+        ]
+        for name in sent:
+            logger.error("%s is placed nowhere: sent away here", name)
+        return len(sent)
 
     def _bring_back(self, placement: PlacementRow, tenant_id: int) -> bool:
         """Admit for a tenant that is placed here, unless a move is about to do so."""

@@ -122,7 +122,7 @@ class Reaper(RoleQueries):
                 for lost, ending in reaped:
                     self._tallies.add_all(lost_run(lost.pool, ending))
             logger.warning(
-                "reaped %d jobs: %d lost their worker, %d waited in it, %d lost their message, "
+                "reaped %d jobs: %d lost their worker, %d had not begun, %d lost their message, "
                 "%d are dead",
                 *(len(found), len(crashed)),
                 sum(ending.lost_claim for ending in endings),

@@ -110,6 +110,15 @@ READ_SPENT = f"""
     HAVING sum(amount) >= {guards.BUDGET_BACK} * greatest(
         {guards.BUDGET_FLOOR}, {guards.RETRIES_PER_FIRST_RUN} * sum(total))
 """
+#: Those, and the tenants without budget.
+READ_BUDGETS = PreparedStatement(
+    "read_budgets",
+    f"""
+    SELECT tenant_id, coalesce(first_runs, 0) AS first_runs, coalesce(retries, 0) AS retries,
+           held.tenant_id IS NOT NULL AS held
+    FROM ({READ_SPENT}) AS spent FULL JOIN ({WITHOUT_BUDGET}) AS held USING (tenant_id)
+""",
+)
 IMPOSE_BUDGETS = f"""
     INSERT INTO verdicts (kind, tenant_id, detail)
     SELECT 'retry_budget', tenant_id, json_build_object(
@@ -236,12 +245,12 @@ class RetryBudgets(RoleQueries):
 
     def run_once(self, now: float) -> int:
         """Judge everybody who had retries; how many restrictions changed."""
-        spending = {row.tenant_id: row for row in self._read(READ_SPENT)}
-        held = {row.tenant_id for row in self._read(WITHOUT_BUDGET)}
+        spending = {row.tenant_id: row for row in self._read(READ_BUDGETS)}
+        held = {tenant_id for tenant_id, row in spending.items() if row.held}
         spent = {
             tenant_id
             for tenant_id, row in spending.items()
-            if guards.budget_spent(row.first_runs, row.retries, tenant_id in held)
+            if guards.budget_spent(row.first_runs, row.retries, row.held)
         }
         changed = 0
         if new := sorted(spent - held):

@@ -206,17 +206,22 @@ class Ours(Contender):
     name = "Fairline"
     key = "fairline"
     tuning = (
-        f"one gevent worker of the short pool with its {POOLS['short'].slots} slots and one "
-        "scheduler, as `make up` starts them"
+        f"2 gevent workers of the short pool with {POOLS['short'].slots // 2} slots each, half of "
+        "what `make up` gives to one, and one scheduler"
     )
     takes_applications = True
     delete_jobs = EMPTY
 
     def __init__(
-        self, context: RunContext, score_seconds: float, pool: str = "short", **settings: str
+        self,
+        context: RunContext,
+        score_seconds: float,
+        pool: str = "short",
+        processes: int = 1,
+        **settings: str,
     ) -> None:
         super().__init__(context.fleet)
-        self.pool, self.slots = pool, POOLS[pool].slots
+        self.pool, self.slots, self._processes = pool, POOLS[pool].slots, processes
         self.count_done = ENDED.format(pool)
         jobs = {"job_modules": "loadtest.baselines.peer_jobs"}
         self.fairline = context.fairline(DATABASE, score_seconds, **jobs, **settings)
@@ -247,7 +252,8 @@ class Ours(Contender):
         self.fairline.await_ready()
 
     def work(self) -> None:
-        self.fairline.start_worker(self.pool, slots=self.slots)
+        for number in range(1, self._processes + 1):
+            self.fairline.start_worker(self.pool, number, self.slots // self._processes)
 
     def clear_accepted(self) -> None:
         """Nothing: those are queued in the medium pool, whose worker no longer runs."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from contextlib import ExitStack
+from collections import deque
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -75,6 +76,30 @@ def test_a_node_that_refuses_the_user_is_passed_over(
         consumer.ensure_connected(connection)
         assert connection.hostname == "good"
     assert len(caplog.records) == 3 and "secret" not in caplog.text
+
+
+def test_a_connection_that_a_write_found_lost_is_noticed(
+    rabbitmq: Running[EmbeddedRabbitMQ],
+) -> None:
+    """As by an acknowledgement after a freeze: kombu opens another one, without a consumer."""
+    consumer = JobConsumer.__new__(JobConsumer)
+    consumer.hub, consumer._pending_operations = None, deque()
+    with kombu.Connection(rabbitmq.service.url()) as connection:
+        consumer.task_consumer = connection.Consumer()
+        channel = consumer.task_consumer.channel
+        consumer.perform_pending_operations()
+        lost = connection.connection
+        lost.sock.shutdown(socket.SHUT_RDWR)
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            channel.basic_ack(1)
+        with pytest.raises(ConnectionResetError):
+            consumer.perform_pending_operations()
+        with suppress(socket.timeout):
+            connection.drain_events(timeout=0.2)
+        assert connection.connected
+        with pytest.raises(ConnectionResetError):
+            consumer.perform_pending_operations()
+        lost.collect()
 
 
 def test_a_control_queue_that_is_locked_keeps_no_worker_from_its_jobs(

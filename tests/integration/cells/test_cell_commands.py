@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -224,6 +225,26 @@ def test_draining_moves_the_tenants_of_a_cell(
     assert done.exit_code == 0 and "one: to cell-3" in done.output, done.output
     rows = databases[0].query("SELECT tenant, wanted FROM moves")
     assert [(row.tenant, row.wanted) for row in rows] == [("one", {"cell-1": 0, "cell-3": 1.0})]
+
+
+def test_draining_divides_the_tenants_over_the_other_cells(
+    type_line: Type, urls: list[str], databases: list[DatabaseFixture]
+) -> None:
+    for number, url in enumerate(urls, 1):
+        add(type_line, f"cell-{number}", url)
+    for name in ("a", "b", "c", "d", "e"):
+        type_line(f"tenants create {name} --cell cell-1")
+    type_line("tenants create there --cell cell-2")
+    assert type_line("tenants move a --to cell-3").exit_code == 0
+    done = type_line("cells drain cell-1 --move")
+    assert done.exit_code == 0 and "'a' is being moved" in done.output, done.output
+    rows = databases[0].query("SELECT wanted FROM moves")
+    targets = Counter(cell for row in rows for cell, weight in row.wanted.items() if weight > 0)
+    assert targets == {"cell-2": 2, "cell-3": 3}, "three tenants in each"
+    type_line("tenants create new")
+    assert "cell-2=1" in type_line("tenants where new").output, "nobody is counted in cell-1"
+    assert type_line("tenants create next").exit_code == 0
+    assert "cell-3=1" in type_line("tenants where next").output
 
 
 def test_only_the_first_cell_may_have_had_tenants_before(

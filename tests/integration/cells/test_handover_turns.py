@@ -163,5 +163,6 @@ def test_encrypted_requests_of_a_deleted_tenant_are_deleted(
         cells.home.run("DELETE FROM api_keys")
         cells.home.run("DELETE FROM tenants")
         cells.home.run("INSERT INTO tenants (name) VALUES ('acme')")
+        cells.home.run("INSERT INTO transfer_marks (mark) VALUES (%s)", f"deleted/{tenant_id}")
         handover(cells, tmp_path).run_once(time.monotonic())
     assert kept(cells) == [] and statuses(cells.home) == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,14 @@ from app.scheduler.maintenance.placement_check import (
     TenantCopier,
     forget_placement,
 )
+from app.scheduler.maintenance.tenant_remover import TenantRemover
 from app.tenants.changes import create_tenant
+from app.tenants.suspension import delete_tenant
 from app.tenants.terms import Change
 from models.blobs import open_blobs, payload_key
 from models.cells.away import read_away
 from models.cells.copies import install_copy, read_copy
+from models.cells.moves import MoveStep
 from models.cells.placements import place_tenant, read_placement, remove_placement
 from models.cells.tenant_rows import CannotMove
 from models.jobs.submission import TenantAway
@@ -108,14 +112,120 @@ def test_another_tenant_of_the_same_name_is_not_mixed_with_it(cells: MovingCells
 
 
 def test_a_tenant_that_is_placed_here_again_is_admitted_for(cells: MovingCells) -> None:
-    check = check_of(cells, A)
-    cells.execute("UPDATE placements SET cells = '{\"cell-b\": 1}', version = 5")
-    check.run_once(0.0)
+    promote(cells)
+    check_of(cells, A).run_once(0.0)
     assert isinstance(cells.submit(A), TenantAway)
     cells.execute("DELETE FROM moves")
-    cells.execute("UPDATE placements SET cells = '{\"cell-a\": 1}', version = 6")
+    cells.execute("UPDATE placements SET cells = '{\"cell-a\": 1}', version = version + 1")
     assert check_of(cells, A).run_once(1.0) == 1
     assert not isinstance(cells.submit(A), TenantAway)
+
+
+#: As docs/operations.md says.
+PLACE_AGAIN = """
+    UPDATE placements SET cells = '{"cell-b": 1}', changed_at = now(),
+        version = extract(epoch FROM now()) * 1000000
+    WHERE tenant = 'acme'
+"""
+
+
+def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+
+
+def test_a_registry_from_before_a_move_takes_nobody_out_of_service(
+    cells: MovingCells, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = cells.placement
+    cells.run(b=1)
+    cells.execute(
+        "UPDATE placements SET cells = '{\"cell-a\": 1}', version = %(version)s",
+        version=before.version,
+    )
+    caplog.clear()
+    check = check_of(cells, B)
+    assert [check.run_once(now) for now in (0.0, 1.0, 100.0)] == [0, 0, 0]
+    assert check_of(cells, A).run_once(0.0) == 0
+    assert cells.move is None
+    [line] = errors(caplog)
+    assert "acme is in cell-b" in line and "places it in cell-a" in line
+    job_id = cells.admitted(B)
+    assert [one.id for one in cells.cells[B].dispatch()] == [job_id]
+    cells.execute(PLACE_AGAIN)
+    assert check.run_once(101.0) == 0
+    assert cells.placement.weights == {B: 1.0}
+    assert cells.admitted(B, "with a key")
+    assert len(errors(caplog)) == 1
+
+
+@pytest.mark.parametrize("placed", ['{"cell-x": 1}', '{"cell-b": 0}'])
+def test_a_placement_that_makes_no_sense_stops_no_check(cells: MovingCells, placed: str) -> None:
+    """A cell that nobody knows, or none that admits jobs."""
+    cells.admitted(A)
+    cells.execute("UPDATE placements SET cells = %(cells)s, version = version + 1", cells=placed)
+    check = check_of(cells, A)
+    assert check.run_once(0.0) == 1
+    assert isinstance(cells.submit(A), TenantAway)
+    assert check.checked is not None and cells.move is None
+
+
+def test_nothing_is_moved_to_several_cells_of_which_one_does_not_have_the_tenant(
+    cells: MovingCells, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The registry is from before the tenant was spread over other cells."""
+    before = cells.placement
+    cells.run(a=1, b=1)
+    cells.execute(
+        'UPDATE placements SET cells = \'{"cell-a": 1, "cell-c": 1}\', version = %(version)s',
+        version=before.version,
+    )
+    caplog.clear()
+    check = check_of(cells, B)
+    assert [check.run_once(now) for now in (0.0, 100.0)] == [0, 0]
+    assert cells.move is None and not isinstance(cells.submit(B), TenantAway)
+    [line] = errors(caplog)
+    assert "acme is in cell-b" in line and "places it in cell-c" in line
+
+
+def test_a_tenant_that_was_deleted_where_it_lived_is_sent_away(
+    cells: MovingCells, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While this cell was away; its placement was left in the registry."""
+    cells.admitted(A)
+    promote(cells)
+    delete_tenant(cells.cells[B].engine, "acme")
+    cells.cells[B].execute("UPDATE tenants SET deleted_at = '2020-01-01'")
+    remover = TenantRemover(
+        cells.databases.engine(B), cells.cells[B].leader, open_blobs("/nonexistent")
+    )
+    remover.run_once(0.0)
+    assert not cells.cells[B].query("SELECT FROM tenants")
+    assert check_of(cells, A).run_once(0.0) == 1
+    assert isinstance(cells.submit(A), TenantAway)
+    assert cells.move is None
+    assert "sent away here" in errors(caplog)[0]
+
+
+def test_a_later_placement_that_a_cell_knows_is_not_reported_as_replaced(
+    cells: MovingCells, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The registry was restored while the tenant moved here; the other cell has it still."""
+    before = cells.placement
+    job_id = cells.admitted(A)
+    cells.request(b=1)
+    cells.run_to(MoveStep.TRANSFER)
+    cells.execute("DELETE FROM moves")
+    cells.execute(
+        "UPDATE placements SET cells = '{\"cell-a\": 1}', version = %(version)s",
+        version=before.version,
+    )
+    caplog.clear()
+    assert check_of(cells, B).run_once(0.0) == 1, "it is moved back"
+    assert errors(caplog) == []
+    assert not isinstance(cells.submit(B), TenantAway)
+    cells.finish()
+    assert cells.cell_of(job_id) == A
+    assert {cell for [(cell, _)] in cells.jobs().values()} == {A}
 
 
 def test_a_cell_that_is_being_prepared_is_left_alone(cells: MovingCells) -> None:

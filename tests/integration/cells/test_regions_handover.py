@@ -9,11 +9,15 @@ from pathlib import Path
 import pytest
 
 from app.scheduler.maintenance import intake_handover
+from app.scheduler.maintenance.tenant_remover import TenantRemover
 from models.blobs import open_blobs, payload_key
 from models.cells.intake_jobs import cancel_kept, find_kept, keep_group, request_of
+from models.cells.placements import place_tenant
 from models.encryption.key_ring import PREFIX
 from models.jobs.admit import admit_group
+from models.jobs.ids import new_id
 from models.jobs.submission import Admitted, SubmissionGroup
+from models.store.session import transaction
 from tests.support.away_tenants import close_tenant
 from tests.support.cell_databases import TestCells
 from tests.support.encryption_keys import encrypting, new_key
@@ -122,10 +126,82 @@ def test_requests_of_a_deleted_tenant_are_deleted(
     keep_group(cells.host.engine, [request(tenant_id)])
     cells.home.run("UPDATE tenants SET deleted_at = now()")
     if gone:
-        with cells.registry.connect() as connection:
-            connection.exec_driver_sql("DELETE FROM placements")
+        forget_placements(cells)
     handover(cells, tmp_path).run_once(time.monotonic())
     assert kept(cells) == [] and statuses(cells.home) == {}
+
+
+def forget_placements(cells: TestCells) -> None:
+    with cells.registry.connect() as connection:
+        connection.exec_driver_sql("DELETE FROM placements")
+
+
+def test_requests_of_a_tenant_that_was_removed_are_deleted(
+    cells: TestCells, tmp_path: Path
+) -> None:
+    gone, stays = cells.tenant()[0], cells.tenant("zeta")[0]
+    keep_group(cells.host.engine, [request(gone), request(stays)._replace(tenant="zeta")])
+    cells.home.run("UPDATE tenants SET deleted_at = '2020-01-01' WHERE name = 'acme'")
+    remover = TenantRemover(cells.home.engine, cells.home.leader, open_blobs(str(tmp_path)))
+    remover.run_once(0.0)
+    assert cells.home.rows("SELECT name FROM tenants") == [("zeta",)]
+    forget_placements(cells)
+    handover(cells, tmp_path).run_once(time.monotonic())
+    assert cells.host.rows("SELECT tenant FROM intake_jobs") == [("zeta",)]
+
+
+def test_requests_of_a_tenant_that_the_registry_forgot_are_kept(
+    cells: TestCells, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was restored to before the tenant was created."""
+    tenant_id, _ = cells.tenant()
+    requests = [request(tenant_id) for _ in range(3)]
+    keep_group(cells.host.engine, requests)
+    forget_placements(cells)
+    role = handover(cells, tmp_path)
+    for _ in range(3):
+        assert role.run_once(time.monotonic()) == 0
+    assert len(kept(cells)) == 3
+    [line] = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
+    assert "acme" in line and "3 requests" in line
+    with transaction(cells.registry) as connection:
+        place_tenant(connection, "acme", {"cell-eu": 1.0})
+    assert role.run_once(time.monotonic()) == 3
+    assert statuses(cells.home).keys() == {one.id for one in requests}
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_old_marks_go_although_requests_are_kept_that_nobody_began_to_hand_over(
+    cells: TestCells, tmp_path: Path, begun: bool
+) -> None:
+    tenant_id, _ = cells.tenant()
+    mark = f"intake:{cells.host.name}:{new_id()}"
+    cells.home.run("INSERT INTO transfer_marks (mark, at) VALUES (%s, '2020-01-01')", mark)
+    keep_group(cells.host.engine, [request(tenant_id)])
+    if begun:
+        cells.host.run("UPDATE intake_jobs SET handed_over_at = now()")
+    forget_placements(cells)
+    handover(cells, tmp_path).run_once(time.monotonic())
+    assert len(kept(cells)) == 1
+    assert bool(cells.home.rows("SELECT mark FROM transfer_marks")) == begun
+
+
+def test_requests_are_kept_while_a_cell_that_may_have_removed_the_tenant_is_away(
+    cells: TestCells, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake_handover, "AWAY_SECONDS", 0.0)
+    monkeypatch.setattr(intake_handover, "LOOK_SECONDS", 0.0)
+    tenant_id, _ = cells.tenant()
+    keep_group(cells.host.engine, [request(tenant_id)])
+    cells.home.run("UPDATE tenants SET deleted_at = now()")
+    forget_placements(cells)
+    cells.home.leave()
+    role = handover(cells, tmp_path)
+    role.run_once(time.monotonic())
+    assert len(kept(cells)) == 1
+    cells.home.come_back()
+    role.run_once(time.monotonic())
+    assert kept(cells) == []
 
 
 def test_requests_of_a_tenant_are_not_those_of_a_later_one_with_its_name(
@@ -136,6 +212,9 @@ def test_requests_of_a_tenant_are_not_those_of_a_later_one_with_its_name(
     cells.home.run("DELETE FROM api_keys")
     cells.home.run("DELETE FROM tenants")
     cells.home.run("INSERT INTO tenants (name) VALUES ('acme')")
+    handover(cells, tmp_path).run_once(time.monotonic())
+    assert len(kept(cells)) == 1 and statuses(cells.home) == {}, "who knows what became of it"
+    cells.home.run("INSERT INTO transfer_marks (mark) VALUES (%s)", f"deleted/{tenant_id}")
     handover(cells, tmp_path).run_once(time.monotonic())
     assert kept(cells) == [] and statuses(cells.home) == {}
 

@@ -13,6 +13,7 @@ from app.scheduler import service
 from app.scheduler.maintenance.placement_check import PlacementCheck, TenantCopier
 from app.scheduler.service import SchedulerService
 from models.cells.away import read_away
+from models.cells.copies import install_copy, read_copy
 from models.cells.move_steps import MoveRunner
 from models.cells.moves import MoveStep
 from models.cells.placements import change_placement
@@ -94,6 +95,12 @@ def test_a_cell_that_was_away_makes_no_tick_before_it_knows_who_lives_there(
     cells: MovingCells, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cells.cells[A].execute(DUE, new_id(), cells.tenant_id)
+    database = cells.cells[A]
+    TenantCopier(database.engine, database.leader, cells.databases).run_once(0.0)
+    copy = read_copy(cells.registry, "acme")
+    assert copy is not None
+    with transaction(cells.databases.engine(B)) as connection:
+        install_copy(connection, copy)
     with transaction(cells.registry) as connection:
         assert change_placement(connection, "acme", cells.placement.version, {B: 1.0})
     broker, check = FakePublisher(), PlacementCheck.run_once

@@ -27,7 +27,14 @@ from models.jobs.offer import (
     told_job,
     withdraw,
 )
-from models.jobs.submission import Admitted, Submission, SubmissionGroup
+from models.jobs.submission import (
+    Admitted,
+    IdempotencyKey,
+    KeyReused,
+    Submission,
+    SubmissionGroup,
+    TenantAway,
+)
 from models.presence import Presence, announce
 from tests.support.database_fixture import DatabaseFixture
 
@@ -111,6 +118,40 @@ def test_an_offer_stands_once_and_is_taken_once(database: DatabaseFixture, ear: 
     assert len(ear.told()) == 1
 
 
+def test_workers_that_offer_to_run_several_jobs_take_turns(
+    database: DatabaseFixture, ear: Ear
+) -> None:
+    offer(database.engine, "w1", ["medium"], 11)
+    offer(database.engine, "w2", ["medium"], 2)
+    given = [admit(database).given for _ in range(14)]
+    assert given == [True] * 13 + [False]
+    told = [name for name, _ in ear.told()]
+    assert told == ["w1", "w2", "w1", "w2", *["w1"] * 9]
+    assert database.query("SELECT offers FROM express_lanes")[0].offers == []
+
+
+def test_an_offer_takes_the_place_of_the_one_before(database: DatabaseFixture, ear: Ear) -> None:
+    for jobs in (5, 2):
+        offer(database.engine, "w1", ["medium"], jobs)
+    assert [admit(database).given for _ in range(3)] == [True, True, False]
+
+
+def test_entries_of_an_earlier_version_are_for_one_job(database: DatabaseFixture, ear: Ear) -> None:
+    database.execute("UPDATE express_lanes SET offers = ARRAY[%s]", offer_of("w1"))
+    assert [admit(database).given for _ in range(2)] == [True, False]
+    database.execute("UPDATE express_lanes SET offers = ARRAY[%s]", offer_of("w1"))
+    withdraw(database.engine, "w1")
+    assert not admit(database).given
+
+
+def test_a_job_that_is_not_to_be_given_away_leaves_the_offers(
+    database: DatabaseFixture, ear: Ear
+) -> None:
+    offer(database.engine, "w1", ["medium"], 3)
+    assert admit(database, give=False).offered
+    assert database.query("SELECT offers FROM express_lanes")[0].offers == [f"{offer_of('w1')} 3"]
+
+
 def test_jobs_that_come_at_once_do_not_share_an_offer(database: DatabaseFixture, ear: Ear) -> None:
     for _ in range(30):
         for name in WORKERS:
@@ -141,7 +182,7 @@ def test_a_lane_keeps_the_latest_offers(database: DatabaseFixture, ear: Ear) -> 
     offer(database.engine, "w1", ["medium"])
     [row] = database.query("SELECT offers FROM express_lanes")
     assert len(row.offers) == MOST_OFFERS
-    assert row.offers[-1] == offer_of("w1") and row.offers[0].startswith("lost-6 ")
+    assert row.offers[-1] == f"{offer_of('w1')} 1" and row.offers[0].startswith("lost-6 ")
 
 
 def test_numbers_are_told_as_the_row_has_them(database: DatabaseFixture, ear: Ear) -> None:
@@ -174,7 +215,7 @@ def test_an_offer_of_a_worker_that_may_be_lost_is_dropped(
     database: DatabaseFixture, ear: Ear, change: str
 ) -> None:
     for name in WORKERS:
-        offer(database.engine, name, ["medium"])
+        offer(database.engine, name, ["medium"], 3)
     database.execute(change)
     lost, given = admit(database), admit(database)
     assert (lost.given, given.given) == (False, True)
@@ -231,6 +272,68 @@ def test_an_answer_that_was_lost_gives_nothing_twice(database: DatabaseFixture, 
     again = admit_alone(database.engine, SubmissionGroup((item,)), True, True)
     assert first.given and not again.given and again.express == ()
     assert len(ear.told()) == 1 and database.job(item.id).worker == "w1"
+
+
+def test_a_job_under_a_new_key_is_given_away_and_its_repetition_is_not(
+    database: DatabaseFixture, ear: Ear
+) -> None:
+    offer(database.engine, "w1", ["medium"], 5)
+    entries = [keyed("k", b"1"), keyed("k", b"1"), keyed("k", b"2"), keyed("other", b"1")]
+    first, again, reused, other = [
+        admit_alone(database.engine, entry, True, True) for entry in entries
+    ]
+    assert isinstance(first, Admitted) and first.given
+    assert isinstance(again, Admitted) and again.repeated and not again.given
+    assert again.ids == first.ids and isinstance(reused, KeyReused)
+    assert isinstance(other, Admitted) and other.given
+    assert [job.ref.id for _, job in ear.told()] == [first.ids[0], other.ids[0]]
+    assert database.query("SELECT offers FROM express_lanes")[0].offers == [f"{offer_of('w1')} 3"]
+    lost = admit_alone(database.engine, entries[0], True, True)
+    assert lost == Admitted(first.ids), "the answer to the first was lost"
+
+
+def keyed(key: str, digest: bytes) -> SubmissionGroup:
+    item = Submission(id=new_id(), tenant_id=1, type="echo", pool="medium", payload="{}")
+    return SubmissionGroup((item,), IdempotencyKey(key, digest))
+
+
+def test_of_requests_under_one_key_at_once_one_is_given_away(
+    database: DatabaseFixture, ear: Ear
+) -> None:
+    for number in range(20):
+        offer(database.engine, "w1", ["medium"], 9)
+        start, found = threading.Barrier(4), []
+
+        def race(
+            key: str = f"k{number}",
+            start: threading.Barrier = start,
+            found: list[Any] = found,
+        ) -> None:
+            start.wait()
+            found.append(admit_alone(database.engine, keyed(key, b"1"), True, True))
+
+        threads = [threading.Thread(target=race) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len({each.ids for each in found}) == 1
+        assert sum(each.given for each in found) == 1
+        assert len(ear.told()) == 1
+    assert not database.miscounted()
+
+
+@pytest.mark.parametrize("key", [None, IdempotencyKey("k", b"1", placement=1)])
+def test_nothing_of_a_tenant_that_is_away_is_given(
+    database: DatabaseFixture, ear: Ear, key: IdempotencyKey | None
+) -> None:
+    offer(database.engine, "w1", ["medium"])
+    database.execute("INSERT INTO away_tenants (tenant_id, away, version) VALUES (1, true, 2)")
+    item = Submission(id=new_id(), tenant_id=1, type="echo", pool="medium", payload="{}")
+    found = admit_alone(database.engine, SubmissionGroup((item,), key), True, True)
+    assert isinstance(found, TenantAway)
+    assert ear.told() == [] and not database.query("SELECT 1 FROM jobs")
+    assert not database.query("SELECT 1 FROM idempotency_keys")
 
 
 def test_a_probe_is_an_empty_message(database: DatabaseFixture, ear: Ear) -> None:

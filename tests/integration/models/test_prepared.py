@@ -48,6 +48,16 @@ def test_session_that_somebody_else_prepared_it_in_is_sent_the_statement_itself(
         connection.invalidate()
 
 
+def test_settings_hold_for_its_transaction_alone(engine: Engine) -> None:
+    read = "SELECT current_setting('lock_timeout') AS one"
+    statement = PreparedStatement("odd", read, settings="SET LOCAL lock_timeout = '123ms';")
+    with connect(engine) as connection:
+        before = connection.exec_driver_sql(read).scalar_one()
+        for _ in range(2):
+            assert statement.execute(connection, {}).scalar_one() == "123ms" != before
+            assert connection.exec_driver_sql(read).scalar_one() == before
+
+
 def age(connection: Connection, seconds: float) -> None:
     """Make everything that the connection has prepared so much older."""
     for known in connection.info[prepared.NOTED].values():

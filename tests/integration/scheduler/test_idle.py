@@ -18,12 +18,17 @@ from app.admission import Submission
 from app.admission.admission import Admission
 from app.config import Settings
 from app.policy import idling, window
-from app.scheduler import idle, service
+from app.scheduler import idle, role, service
+from app.scheduler.dispatching import dispatcher
+from app.scheduler.dispatching.pools import Pools
 from app.scheduler.role import TimedRole, run_due
 from models import wakeups
+from models.job_counts import Drawn
 from models.jobs.ids import new_id
 from models.leadership import Leader
 from models.presence import Presence, announce
+from models.store.errors import StatementTooSlow
+from models.store.session import transaction
 from models.wakeups import (
     CHANNEL,
     SEND,
@@ -34,6 +39,7 @@ from models.wakeups import (
 )
 from tests.support.database_fixture import DatabaseFixture, FakePublisher
 from tests.support.emptied import emptied
+from tests.support.locks import held_lock
 from tests.support.waiting import wait_for
 
 LISTENERS = f"query = 'LISTEN {CHANNEL}' AND datname = current_database()"
@@ -109,6 +115,187 @@ def test_an_idle_scheduler_asks_little(
     assert counted.total() < 30 * seconds, counted
 
 
+def work_looks(database: DatabaseFixture, leader: Leader) -> idle.WorkLooks:
+    """Of roles that found no job."""
+    return idle.WorkLooks(
+        database.engine,
+        leader,
+        [],
+        lambda: math.inf,
+        seen=Drawn,
+        reach_broker=lambda _: True,
+    )
+
+
+@contextmanager
+def pausing_scheduler(
+    database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[list[str]]:
+    """A scheduler whose roles look only if the state has changed; what it asks."""
+    monkeypatch.setattr(idle, "MOST_PAUSES", NEVER)
+    asked: list[str] = []
+    with idle_scheduler(database, monkeypatch, longest=0.2):
+        wait_for(lambda: credit(database) == 10, 30)
+        time.sleep(1.0)
+        event.listen(
+            database.engine, "before_cursor_execute", lambda *given: asked.append(given[2])
+        )
+        yield asked
+
+
+def test_while_nothing_changes_one_statement_looks_for_all_roles(
+    database: DatabaseFixture, broker: FakePublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pausing_scheduler(database, monkeypatch) as asked:
+        wait_for(lambda: sum("read_state" in one for one in asked) >= 5, 30)
+    assert not [one for one in asked if "read_drawn" in one or "find_due" in one], asked
+
+
+def test_after_so_many_pauses_the_roles_look(
+    database: DatabaseFixture, broker: FakePublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pausing_scheduler(database, monkeypatch) as asked:
+        monkeypatch.setattr(idle, "MOST_PAUSES", 3)
+        wait_for(lambda: any("read_drawn" in one for one in asked), 30)
+
+
+def test_a_transaction_that_began_before_the_pause_is_not_missed(
+    database: DatabaseFixture, broker: FakePublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = database.submit(execute_at=datetime.now(UTC) + timedelta(hours=1))
+    with pausing_scheduler(database, monkeypatch) as asked:
+        with transaction(database.engine) as connection:
+            connection.exec_driver_sql("UPDATE jobs SET status = 'queued'")
+            del asked[:]
+            # Its numbers are drawn; roles that look do not see the job.
+            wait_for(lambda: sum("read_state" in one for one in asked) >= 3, 30)
+            assert not broker.sent
+        wait_for(lambda: [sent.id for sent in broker.sent] == [job_id], 30)
+
+
+def test_new_slots_and_due_jobs_end_the_pauses(
+    database: DatabaseFixture, broker: FakePublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pausing_scheduler(database, monkeypatch):
+        announce(database.engine, Presence("w1", "worker", ["medium"], slots=20))
+        wait_for(lambda: credit(database) == 20, 30)
+        due = datetime.now(UTC) + timedelta(seconds=2)
+        job_id = database.submit(execute_at=due)
+        wait_for(lambda: [sent.id for sent in broker.sent] == [job_id], 30)
+
+
+def test_a_dispatcher_that_failed_has_not_seen_that_there_is_no_work(
+    database: DatabaseFixture, broker: FakePublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(role, "SLOW_SECONDS", 0.1)
+    failed = threading.Event()
+
+    def fail(pools: Pools) -> bool:
+        monkeypatch.setattr(Pools, "at_rest", at_rest)
+        failed.set()
+        raise StatementTooSlow("somebody has locked the counts")
+
+    at_rest = Pools.at_rest
+    with pausing_scheduler(database, monkeypatch):
+        monkeypatch.setattr(Pools, "at_rest", fail)
+        job_id = database.submit()
+        wait_for(lambda: [sent.id for sent in broker.sent] == [job_id], 30)
+    assert failed.is_set()
+
+
+def test_a_bug_in_reaching_the_broker_does_not_end_the_scheduler(
+    database: DatabaseFixture, broker: FakePublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "BROKER_PING_SECONDS", 0.2)
+    monkeypatch.setattr(role, "FAILED_SECONDS", 0.1)
+    failed = threading.Event()
+
+    def fail() -> None:
+        failed.set()
+        raise AttributeError("half closed")
+
+    ping = broker.ping
+    with pausing_scheduler(database, monkeypatch):
+        monkeypatch.setattr(broker, "ping", fail)
+        assert failed.wait(30)
+        monkeypatch.setattr(broker, "ping", ping)
+        job_id = database.submit()
+        wait_for(lambda: [sent.id for sent in broker.sent] == [job_id], 30)
+
+
+def test_a_locked_table_is_not_waited_for(database: DatabaseFixture) -> None:
+    leader = Leader(database.engine, "s1")
+    leader.run_once(0.0)
+    looks = work_looks(database, leader)
+    looks._listener.listening = looks.idle = True
+    with held_lock(database, "LOCK TABLE replays IN ACCESS EXCLUSIVE MODE"):
+        began = time.monotonic()
+        looks.put_off(100.0)
+        assert time.monotonic() - began < 4, "the lease would not be renewed"
+    assert not looks.idle
+    looks.put_off(100.0)
+    assert looks.idle
+    looks.start()
+    looks.close()
+
+
+@pytest.mark.parametrize("state", ["running", "cancelled"])
+def test_a_running_replay_may_be_work_although_nothing_changes(
+    database: DatabaseFixture, state: str
+) -> None:
+    """As of a tenant that is away, and will be back."""
+    database.execute(
+        "INSERT INTO replays (id, tenant_id, digest, before, position, state)"
+        f" VALUES (gen_random_uuid(), 1, 'x', now(), gen_random_uuid(), '{state}')"
+    )
+    leader = Leader(database.engine, "s1")
+    leader.run_once(0.0)
+    looks = work_looks(database, leader)
+    looks._listener.listening = True
+    looks._seen = lambda: looks._read_state()[0].drawn
+    looks.put_off(100.0)
+    assert looks.idle
+    assert (looks._without_work is None) == (state == "running")
+    leader.resign()
+    leader.run_once(0.0)
+    looks.begin_turn(200.0, [])
+    assert looks._without_work is None, "another lease, maybe after that of another leader"
+    looks.start()
+    looks.close()
+
+
+def test_roles_are_on_time_again_after_work_that_nobody_announced(
+    database: DatabaseFixture, broker: FakePublisher
+) -> None:
+    scheduler = service.SchedulerService(database.engine, Celery(), Settings())
+    scheduler._turn(threading.Event())
+    scheduler._looks.idle = True
+    for timed in scheduler._roles:
+        timed.due = 0.0
+    scheduler._turn(threading.Event())
+    assert scheduler._reaping.due > time.monotonic() + 5.0, "rows of roles that watch are no work"
+    database.submit(execute_at=datetime.now(UTC) - timedelta(seconds=1))
+    scheduler._looks.idle = True
+    for timed in scheduler._roles:
+        timed.due = time.monotonic() + 100.0 if timed.idle_seconds else 0.0
+    scheduler._turn(threading.Event())
+    assert not scheduler._looks.idle
+    assert scheduler._reaping.due < time.monotonic() + 5.0
+    scheduler._leader.resign()
+    scheduler._looks.start()
+    scheduler._looks.close()
+
+
+def test_a_broker_that_goes_away_ends_the_pauses(
+    database: DatabaseFixture, broker: FakePublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "BROKER_PING_SECONDS", 0.2)
+    with pausing_scheduler(database, monkeypatch) as asked:
+        wait_for(lambda: sum("read_state" in one for one in asked) >= 2, 30)
+        broker.away = True
+        wait_for(lambda: credit(database) == 0, 30)
+
+
 def test_a_wakeup_ends_the_pause(
     database: DatabaseFixture, broker: FakePublisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,11 +311,11 @@ def test_a_wakeup_ends_the_pause(
 def test_after_a_wakeup_roles_that_had_nothing_to_do_are_on_time_again(
     database: DatabaseFixture,
 ) -> None:
-    looks = idle.WorkLooks(database.engine, [], lambda: math.inf)
     leader = Leader(database.engine, "s1")
     leader.run_once(0.0)
-    role = service.Announcer(database.engine, "s1")
-    calm, other = (TimedRole(role, 1.0, idle_seconds=one) for one in (5.0, 0.0))
+    looks = work_looks(database, leader)
+    announcer = service.Announcer(database.engine, "s1")
+    calm, other = (TimedRole(announcer, 1.0, idle_seconds=one) for one in (5.0, 0.0))
     looks.idle = True
     run_due([calm, other], leader, 100.0, idle=looks.idle)
     assert (calm.due, other.due) == (105.0, 101.0)

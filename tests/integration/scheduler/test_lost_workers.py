@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from app.scheduler.maintenance.reaper import FORGET_SECONDS, Reaper
@@ -125,6 +127,18 @@ def test_worker_that_forgets_to_renew_is_still_heard(
         beat(database, "w2")
         execute(database.engine, KEEP_PRESENT, {"names": ["w1"]})
         assert reaper.run_once(second) == 0
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["new connection", "prepared before"])
+def test_a_report_does_not_wait_for_a_locked_table(database: DatabaseFixture, known: bool) -> None:
+    database.engine.dispose()
+    if known:
+        beat(database, "w1")
+    began = time.monotonic()
+    with held_lock(database, "LOCK TABLE processes IN ACCESS EXCLUSIVE MODE"):
+        assert announce(database.engine, Presence("w1", "worker", ["medium"], slots=10)) is None
+    waited = time.monotonic() - began
+    assert waited < 4, "a statement may take five seconds, this one half a second"
 
 
 @pytest.mark.parametrize(

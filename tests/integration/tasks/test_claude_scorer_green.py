@@ -107,7 +107,8 @@ def test_under_gevent_the_limit_holds_and_other_greenlets_keep_running(
     seen = endless[behaviour]
     assert seen["outcomes"] == ["dependency"]
     assert 0.9 < seen["quickest"] <= seen["slowest"] < 1.0 + SLACK
-    assert seen["ticks"] > 30
+    # A hundred in a second on idle cores; one or two if a call kept the others from running.
+    assert seen["ticks"] > 5
 
 
 def test_under_gevent_fifty_calls_wait_side_by_side() -> None:

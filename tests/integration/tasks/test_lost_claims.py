@@ -12,7 +12,11 @@ import pytest
 from sqlalchemy import Engine
 
 from app.scheduler.maintenance.reaper import Reaper
+from models.jobs.admit import admit_alone
 from models.jobs.claim import Claim, JobRef
+from models.jobs.ids import new_id
+from models.jobs.offer import offer
+from models.jobs.submission import Submission, SubmissionGroup
 from models.presence import Presence, announce
 from tasks.watchdog.lost_runs import settle_overdue
 from tasks.watchdog.watchdog import Watchdog
@@ -91,6 +95,52 @@ def test_a_run_that_had_to_wait_is_noted_by_the_next_heartbeat(database: Databas
         lose_worker(database)
         job = database.job(refs[1].id)
         assert (job.crashes, job.lost_claims) == (1, 0)
+
+
+def report_alive(database: DatabaseFixture) -> None:
+    announce(database.engine, Presence("w1", "worker", ["medium"], slots=4))
+
+
+def offer_slots(database: DatabaseFixture) -> None:
+    """A worker that is alive offers to run four jobs."""
+    database.execute("INSERT INTO express_lanes (pool, credit) VALUES ('medium', 1000)")
+    report_alive(database)
+    assert offer(database.engine, "w1", ["medium"], 4)
+
+
+def give(database: DatabaseFixture) -> JobRef:
+    """A new job that the worker is given by its row."""
+    item = Submission(new_id(), 1, "echo", "medium", "{}")
+    assert admit_alone(database.engine, SubmissionGroup((item,)), True, True).given
+    return JobRef(item.id, 1)
+
+
+def test_a_job_given_to_a_worker_that_was_not_heard_since_has_no_crash(
+    database: DatabaseFixture,
+) -> None:
+    """A dead worker's offer stands until its silence is noticed."""
+    offer_slots(database)
+    give(database)
+    report_alive(database)
+    give(database)
+    save_checkpoint(database, give(database))
+    database.execute("UPDATE jobs SET reported_lease = 1 WHERE id = %s", give(database).id)
+    lose_worker(database)
+    assert counts(database) == [("queued", 1, 0), ("queued", 0, 1), *[("queued", 1, 0)] * 2]
+    assert len(database.query("SELECT 1 FROM attempts")) == 3
+
+
+def test_a_job_that_kills_the_worker_it_is_given_to_is_mistaken_once(
+    database: DatabaseFixture,
+) -> None:
+    offer_slots(database)
+    give(database)
+    lose_worker(database)
+    assert counts(database) == [("queued", 0, 1)]
+    [dispatch] = database.dispatch()
+    assert database.claim(JobRef(dispatch.id, dispatch.lease), worker="w1")
+    lose_worker(database)
+    assert counts(database) == [("queued", 1, 1)]
 
 
 def test_a_job_whose_claim_was_lost_begins_on_record(database: DatabaseFixture) -> None:

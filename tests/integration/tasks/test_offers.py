@@ -1,11 +1,12 @@
-"""An idle worker that is given jobs: when it offers, what it hears, and what it hands back."""
+"""A worker that is given jobs: when it offers, what it hears, and what it hands back."""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -34,7 +35,7 @@ LISTENERS = """
 class Offering:
     """A worker and its offers."""
 
-    def __init__(self, one: OneWorker) -> None:
+    def __init__(self, one: OneWorker, pools: Sequence[str] = ("short",)) -> None:
         self.one = one
         self.database = one.database
         self.ran: list[str] = []
@@ -43,7 +44,7 @@ class Offering:
         self.delivered: list[GivenJob] = []
         self.delivers = True
         one.act = self._run
-        self.offers = Offers(one.worker, ["short"], self._deliver)
+        self.offers = Offers(one.worker, pools, self._deliver)
 
     def _run(self, ctx: Any, payload: Any) -> Any:
         self.ran.append(ctx.job_id)
@@ -64,6 +65,11 @@ class Offering:
         """Who offers to run a job."""
         offers: list[str] = self.database.query("SELECT offers FROM express_lanes")[0][0]
         return [each.split()[0] for each in offers]
+
+    def offered(self) -> int:
+        """Jobs that the worker would run."""
+        offers: list[str] = self.database.query("SELECT offers FROM express_lanes")[0][0]
+        return sum(int(each.split()[2]) for each in offers)
 
     def await_offer(self) -> None:
         wait_for(lambda: self.standing() == ["w1"])
@@ -101,6 +107,36 @@ def test_given_jobs_run_and_the_worker_offers_again(offering: Offering) -> None:
     assert all(job.claim is not None for job in offering.delivered)
 
 
+def test_a_worker_offers_to_run_as_many_as_it_has_free_slots(offering: Offering) -> None:
+    offering.offers.start()
+    wait_for(lambda: offering.offered() == 2)
+    offering.go_on.clear()
+    first = offering.admit()
+    assert first.given and offering.offered() == 1
+    wait_for(lambda: len(offering.ran) == 1)
+    second = offering.admit()
+    assert second.given and not offering.admit().given
+    wait_for(lambda: len(offering.ran) == 2)
+    offering.go_on.set()
+    for job in (first, second):
+        offering.await_status(job, "succeeded")
+    wait_for(lambda: offering.offered() == 2)
+
+
+def test_a_worker_that_runs_something_is_given_jobs_for_its_other_slots(offering: Offering) -> None:
+    offering.go_on.clear()
+    offering.one.helpers.submit(offering.one.execute, (offering.one.refs(1)[0],))
+    wait_for(lambda: len(offering.ran) == 1)
+    offering.offers.start()
+    wait_for(lambda: offering.offered() == 1)
+    job = offering.admit()
+    assert job.given
+    wait_for(lambda: len(offering.ran) == 2)
+    assert offering.status(job) == "running"
+    time.sleep(0.2)
+    assert offering.standing() == []
+
+
 def test_nothing_is_offered_that_would_not_be_heard(
     offering: Offering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +170,52 @@ def test_offers_are_taken_back_with_the_last_slot_and_made_again_when_idle(
     assert not offering.admit().given
     offering.go_on.set()
     offering.await_offer()
+
+
+def test_while_claims_wait_for_a_slot_nothing_is_offered(
+    offering: Offering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while there is a queue: each slot is free for a moment, again and again."""
+    written: list[int] = []
+    offer = offers_module.offer
+
+    def count(*arguments: Any) -> bool:
+        written.append(arguments[3])
+        return offer(*arguments)
+
+    monkeypatch.setattr(offers_module, "offer", count)
+    offering.go_on.clear()
+    refs = offering.one.refs(30)
+    with ThreadPoolExecutor(6) as messages:
+        running = [messages.submit(offering.one.execute, (ref,)) for ref in refs]
+        wait_for(lambda: offering.one.worker.slots.held_count > 2)
+        offering.offers.start()
+        wait_for(lambda: offering.offers._hears)
+        offering.go_on.set()
+        for run in running:
+            run.result(30)
+    offering.await_offer()
+    assert 1 <= len(written) <= 4, "when the last of them have ended"
+
+
+def test_a_large_job_leaves_no_offer_of_a_full_worker(database: DatabaseFixture) -> None:
+    """Its message does not say of which pool it is."""
+    pools = ["medium", "short"]
+    for pool in pools:
+        database.execute("INSERT INTO express_lanes (pool, credit) VALUES (%s, 1000)", pool)
+    with one_worker(database, slots=1) as one:
+        one.worker.start()
+        one.flush()
+        offering = Offering(one, pools)
+        offering.offers.start()
+        entries = "SELECT 1 FROM express_lanes WHERE offers <> '{}'"
+        wait_for(lambda: len(database.query(entries)) == 2)
+        offering.go_on.clear()
+        assert offering.admit(payload=json.dumps("x" * 20_000)).given
+        wait_for(lambda: database.query(entries) == [])
+        offering.go_on.set()
+        wait_for(lambda: len(database.query(entries)) == 2)
+        offering.offers.close()
 
 
 def test_what_was_given_while_nobody_listened_is_found(

@@ -70,19 +70,24 @@ class FrontDoor(Stage):
 
     def submit_alone(self, data: st.DataObject) -> None:
         """One job, which a worker may be given; it does not hear of it if its message is lost."""
-        name = data.draw(st.sampled_from(sorted(KINDS)), label="type")
+        kind = data.draw(st.sampled_from(sorted(KINDS)), label="type")
         give = data.draw(st.sampled_from([True, True, False]), label="give")
         lost = data.draw(st.sampled_from([None, None, "answer", "message"]), label="lost")
-        entry = self.entry(data.draw(st.sampled_from(TENANTS)), None, b"", [(name, 0, None, None)])
+        entry = self.entry(data.draw(st.sampled_from(TENANTS)), None, b"", [(kind, 0, None, None)])
         item = entry.submissions[0]
         if data.draw(st.booleans(), label="offered"):
             self.grant(item.pool, 5)
-            self.offer_to_run(data.draw(st.sampled_from(sorted(self.workers))), [item.pool])
+            name = data.draw(st.sampled_from(sorted(self.workers)))
+            self.offer_to_run(name, [item.pool], data.draw(st.integers(1, 12), label="jobs"))
+            self.pass_time(timedelta(seconds=data.draw(st.sampled_from([0, 1]), label="later")))
         born = self.bear([item], express=True)
         offers = self.offers[item.pool]
-        expected = offers.pop(0) if born and give and offers else None
-        if expected is not None and self.heard[expected] <= self.now - SILENCE:
-            expected = None
+        expected = None
+        if born and give and offers:
+            first, jobs = offers.pop(0)
+            if self.heard[first] > self.now - SILENCE:
+                expected = first
+                offers += [(first, jobs - 1)] if jobs > 1 else []
         found = admit_alone(self.engine, entry, True, give)
         assert (found.ids, bool(found.express)) == ((item.id,), bool(born))
         assert found.given == (expected is not None)
@@ -92,8 +97,9 @@ class FrontDoor(Stage):
             self.sent += [JobRef(item.id, 1) for item in found.express]
         else:
             self.twins[item.id].claim(expected, self.now)
+            self.twins[item.id].given_at = self.now
             [(listener, job)] = told
-            assert (listener, job.ref, job.type) == (expected, JobRef(item.id, 1), name)
+            assert (listener, job.ref, job.type) == (expected, JobRef(item.id, 1), kind)
             self.be_given(expected, job, heard=lost != "message")
         if lost == "answer":
             again = admit_alone(self.engine, entry, False, give)

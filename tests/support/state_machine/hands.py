@@ -81,21 +81,23 @@ class Workers(Stage):
         return acts
 
     def make_offers(self, data: st.DataObject) -> None:
-        """Of a worker that is alive now, in one pool or in all; an offer stands once."""
+        """Of a worker that is alive now, in one pool or in all, in place of what it offered."""
         pools = data.draw(st.sampled_from([["medium"], ["short", "medium", "long"]]))
-        self.offer_to_run(data.draw(names, label="worker"), pools)
+        jobs = data.draw(st.integers(1, 12), label="jobs")
+        self.offer_to_run(data.draw(names, label="worker"), pools, jobs)
 
-    def offer_to_run(self, name: str, pools: list[str]) -> None:
+    def offer_to_run(self, name: str, pools: list[str], jobs: int) -> None:
         self.announce(name)
-        assert offer(self.engine, name, pools) == (self.lanes.keys() >= set(pools))
+        assert offer(self.engine, name, pools, jobs) == (self.lanes.keys() >= set(pools))
         for pool in self.lanes.keys() & set(pools):
-            self.offers[pool] = [*(one for one in self.offers[pool] if one != name), name]
+            others = [one for one in self.offers[pool] if one[0] != name]
+            self.offers[pool] = [*others, (name, jobs)]
 
     def take_back_offers(self, data: st.DataObject) -> None:
         name = data.draw(names, label="worker")
         withdraw(self.engine, name)
         for pool, offers in self.offers.items():
-            self.offers[pool] = [one for one in offers if one != name]
+            self.offers[pool] = [one for one in offers if one[0] != name]
 
     def look_at_rows(self, data: st.DataObject) -> None:
         """As a worker does that begins to listen: what it has and does not know is asked for."""

@@ -158,7 +158,7 @@ class Line(Stage):
         expired = [twin for twin in self.twins_in(*IN_FLIGHT) if twin.lost(self.now)]
         lost = [twin for twin in expired if not self.is_kept(twin)]
         for twin in lost:
-            if (seconds := twin.reap(self.now)) is not None:
+            if (seconds := twin.reap(self.now, self.heard.get(twin.worker or ""))) is not None:
                 self.charge(twin, seconds, twin.reported_tokens())
         assert self.reaper.run_once(0.0) == len(lost)
 

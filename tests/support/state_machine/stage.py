@@ -66,8 +66,8 @@ class Stage(RuleBasedStateMachine):
         """The scheduler opens an express lane."""
         raise NotImplementedError
 
-    def offer_to_run(self, name: str, pools: list[str]) -> None:
-        """A worker that is alive offers to run a job."""
+    def offer_to_run(self, name: str, pools: list[str], jobs: int) -> None:
+        """A worker that is alive offers to run jobs."""
         raise NotImplementedError
 
     def be_given(self, name: str, job: GivenJob, *, heard: bool) -> None:
@@ -95,8 +95,8 @@ class Stage(RuleBasedStateMachine):
         self.workers = {name: Hands() for name in ("w1", "w2", "w3")}
         #: Credit of the express lanes, and when it was granted.
         self.lanes: dict[str, tuple[int, datetime]] = {}
-        #: Workers that offer to run a job, by pool; and when each worker was heard.
-        self.offers: dict[str, list[str]] = defaultdict(list)
+        #: Workers that offer to run jobs, and how many, by pool; and when each worker was heard.
+        self.offers: dict[str, list[tuple[str, int]]] = defaultdict(list)
         self.heard: dict[str, datetime] = {}
         self.circuits: dict[str, str] = {}
         self.throttled: set[tuple[int, str]] = set()

@@ -119,6 +119,8 @@ class Twin:
     error_class: str | None = None
     result: Any = None
     progress: Any = None
+    #: When it was given to a worker as a new row.
+    given_at: datetime | None = None
     #: It is claimed, and not known to have begun.
     waiting: bool = False
     #: Lease whose run reported its tokens, in and out.
@@ -265,12 +267,17 @@ class Twin:
         if status is JobStatus.SCHEDULED:
             self.due = (now + timedelta(seconds=wait[0]), now + timedelta(seconds=wait[1]))
 
-    def reap(self, now: datetime) -> float | None:
-        """Its message or its worker is gone; seconds of a run that the tenant pays for."""
+    def reap(self, now: datetime, heard_at: datetime | None) -> float | None:
+        """Its message or its worker is gone; seconds of a run that the tenant pays for.
+
+        ``heard_at``: when its worker was heard for the last time.
+        """
         if self.status is JobStatus.DISPATCHED:
             self.release()
             return None
-        if self.waiting and (self.checkpoint is None or self.checkpoint[0] != self.lease):
+        if (self.waiting or self.was_given_since(heard_at)) and (
+            self.checkpoint is None or self.checkpoint[0] != self.lease
+        ):
             self.lost_claims += 1
             self.leave(JobStatus.QUEUED, (0.0, 0.0), now)
             return None
@@ -289,6 +296,13 @@ class Twin:
         self.leave(to.status, to.wait, now)
         self.record(failure)
         return seconds
+
+    def was_given_since(self, heard_at: datetime | None) -> bool:
+        """Its worker may have been dead when it got this job, for the first time."""
+        if self.given_at is None or heard_at is None or self.given_at <= heard_at:
+            return False
+        is_first = self.lease == 1 and self.lost_claims == 0
+        return is_first and self.started_at == self.given_at and self.reported[0] != self.lease
 
     def reported_tokens(self) -> tuple[int, int]:
         """Tokens, in and out, that the current run is known to have used."""

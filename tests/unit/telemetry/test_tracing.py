@@ -11,6 +11,7 @@ import pytest
 from flask import Flask
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -18,7 +19,16 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, DEFAULT_ON, Sampler
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import (
+    ALWAYS_OFF,
+    ALWAYS_ON,
+    DEFAULT_ON,
+    ParentBasedTraceIdRatio,
+    Sampler,
+    SamplingResult,
+    TraceIdRatioBased,
+)
 from opentelemetry.trace import SpanKind
 from opentelemetry.util.types import AttributeValue
 
@@ -170,8 +180,10 @@ def test_spans_are_encoded_as_by_the_sdk(
     processor = SimpleSpanProcessor(spans)
     provider.add_span_processor(processor)
     tracing = Tracing(provider, processor)
-    for attributes, headers, failed in cases:
-        context, parent = tracing.begin("admit", SpanKind.PRODUCER, attributes, headers)
+    for given_attributes, headers, failed in cases:
+        context, parent, attributes = tracing.begin(
+            "admit", SpanKind.PRODUCER, given_attributes.copy, headers
+        )
         kind = SpanKind.SERVER if failed else SpanKind.PRODUCER
         tracing.finish("admit", context, parent, kind, attributes, 1, failed=failed)
         for tracer in (tracer_of(provider), provider.get_tracer("another")):
@@ -180,6 +192,50 @@ def test_spans_are_encoded_as_by_the_sdk(
     ended = spans.get_finished_spans()
     assert any(type(span) is FinishedSpan for span in ended)
     assert sorted_spans(encode(ended)) == sorted_spans(encode_spans(ended))
+
+
+class FixedIds(RandomIdGenerator):
+    """Every trace has the same id."""
+
+    def __init__(self, trace_id: int) -> None:
+        self._trace_id = trace_id
+
+    def generate_trace_id(self) -> int:
+        return self._trace_id
+
+
+class AllOfThem(TraceIdRatioBased):
+    """Somebody's own sampler, which does not do what its base does."""
+
+    def should_sample(self, *args: Any, **options: Any) -> SamplingResult:
+        return ALWAYS_ON.should_sample(*args, **options)
+
+
+@given(
+    st.sampled_from((TraceIdRatioBased, ParentBasedTraceIdRatio, AllOfThem)),
+    st.sampled_from((0.0, 0.1, 0.5, 1.0)),
+    st.one_of(st.integers(1, 2**128 - 1), st.integers(1, 2**64 - 1)),
+)
+def test_new_traces_are_sampled_as_the_sampler_says(
+    kind: type[TraceIdRatioBased | ParentBasedTraceIdRatio], rate: float, trace_id: int
+) -> None:
+    sampler = kind(rate)
+    provider = TracerProvider(sampler=sampler, id_generator=FixedIds(trace_id))
+    tracing = Tracing(provider, SimpleSpanProcessor(InMemorySpanExporter()))
+    context, parent, attributes = tracing.begin("x", SpanKind.SERVER, lambda: {"url.path": "/"})
+    sampled = sampler.should_sample(Context(), trace_id, "x").decision.is_sampled()
+    assert context.trace_flags.sampled == sampled and context.is_valid and parent is None
+    assert context.trace_id == trace_id and (attributes == {"url.path": "/"} or not sampled)
+
+
+def test_a_caller_s_choice_comes_before_the_share() -> None:
+    process = Process(ParentBasedTraceIdRatio(0.0))
+    process.post(traceparent=f"00-{TRACE}-{CALLER}-01")
+    process.post()
+    assert [span.context.trace_id for span in process.spans.get_finished_spans()] == [
+        int(TRACE, 16)
+    ] * 2
+    assert [(row.traceparent or "")[-2:] for row in process.rows] == ["01", "00"]
 
 
 def sorted_spans(request: Any) -> list[tuple[str, str, str]]:
