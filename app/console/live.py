@@ -30,7 +30,8 @@ MOST_VIEWERS = 500
 #: Of them, those of one tenant: none may take the places of all others.
 MOST_OF_TENANT = 20
 #: A page is rendered again after so many times as long as rendering took, so that ten pages stay
-#: well below two percent of a core, whatever is in the tables; but no later than this.
+#: well below two percent of a core, whatever is in the tables; but no later than this, and earlier
+#: for a viewer that comes, who may have just changed something.
 REST_FACTOR = 1_000.0
 LONGEST_REST_SECONDS = 20.0
 #: Browsers reconnect after so long.
@@ -48,8 +49,13 @@ class ViewedPage:
     def __init__(self, page: LivePage, asked: PageRequest) -> None:
         self.page = page
         self.asked = asked
-        #: Rises with every rendering.
+        #: Rises with every rendering, and when viewers have to be checked.
         self.version = 0
+        #: Number of the newest rendering that began, and of the one whose parts these are.
+        self.begun = 0
+        self.rendered = 0
+        #: A viewer has come since the newest rendering began.
+        self.entered = threading.Event()
         self.parts: dict[str, str] = {}
         #: AWAY or GONE if there is nothing new, else empty.
         self.trouble = ""
@@ -76,15 +82,23 @@ class ViewedPage:
             return self.changed.wait_for(lambda: self.version != seen, seconds)
 
     def render(self) -> None:
+        """Read and render it, and pass it on."""
+        self.entered.clear()
+        self.begun += 1
+        parts, trouble = self._render()
+        self.rendered = self.begun
+        self.publish(parts, trouble)
+
+    def _render(self) -> tuple[dict[str, str], str]:
         try:
-            self.publish(render_parts(self.page, self.asked))
+            return render_parts(self.page, self.asked), ""
         except StateStoreError:
-            self.publish(self.parts, AWAY)
+            return self.parts, AWAY
         except FairlineError:
-            self.publish(self.parts, GONE)
+            return self.parts, GONE
         except Exception:
             logger.exception("the page %s cannot be rendered", self.asked.url)
-            self.publish(self.parts, AWAY)
+            return self.parts, AWAY
 
 
 class LivePages:
@@ -127,6 +141,9 @@ class LivePages:
     def _stream(self, viewed: ViewedPage, allowed: Callable[[], bool]) -> Iterator[bytes]:
         known: dict[str, str] = {}
         seen = 0
+        # A rendering that began before may be older than the page that the viewer has loaded.
+        before = viewed.begun
+        viewed.entered.set()
         sent_trouble = ""
         try:
             yield b""
@@ -142,6 +159,8 @@ class LivePages:
                 if self._closed or not allowed():
                     return
                 seen, parts, trouble = viewed.version, viewed.parts, viewed.trouble
+                if viewed.rendered <= before:
+                    continue
                 if trouble and trouble != sent_trouble:
                     yield event(trouble, {})
                 if trouble == GONE:
@@ -183,7 +202,9 @@ class LivePages:
         with self._app.app_context():
             while True:
                 # The shorter of two: one that had to wait says nothing about its cost.
-                rest.wait(rest_seconds(viewed.page.every_seconds, min(took, took_before)))
+                longest = rest_seconds(viewed.page.every_seconds, min(took, took_before))
+                rest.wait(viewed.page.every_seconds)
+                viewed.entered.wait(longest - viewed.page.every_seconds)
                 with self._changing:
                     if not viewed.viewers:
                         del self._viewed[key]

@@ -252,6 +252,40 @@ def test_rights_are_asked_for_again_when_keys_were_revoked(
     assert next(stream, None) is None
 
 
+def test_who_comes_is_never_shown_what_is_older_than_its_page(
+    live_pages: LivePages, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an action, whose page shows the change: the stream must not take it back."""
+    monkeypatch.setattr("app.console.live.rest_seconds", lambda every, took: 60.0)
+    costly = LivePage("/x", "x.html", source.read, every_seconds=0.02)
+    first = watch(live_pages, costly)
+    assert next_event(first)[1]["one"] == "1"
+    source.values = {"one": 2, "two": ""}
+    assert next_event(watch(live_pages, costly))[1]["one"] == "2"
+    assert next_event(first)[1]["one"] == "2"
+
+
+def test_rendering_that_began_before_a_viewer_came_is_not_for_it(
+    live_pages: LivePages, source: Source
+) -> None:
+    reading, changed = threading.Event(), threading.Event()
+
+    def read(asked: PageRequest) -> dict[str, Any]:
+        values = source.values
+        reading.set()
+        assert changed.wait(10)
+        return values
+
+    page = LivePage("/x", "x.html", read, every_seconds=0.02)
+    first = watch(live_pages, page)
+    assert reading.wait(10)
+    second = watch(live_pages, page)
+    source.values = {"one": 2, "two": ""}
+    changed.set()
+    assert next_event(second)[1]["one"] == "2"
+    first.close()  # type: ignore[attr-defined]  # it is a generator
+
+
 def test_page_shows_what_its_viewer_has_just_changed(live_pages: LivePages, app: Flask) -> None:
     """However far a standby is behind: else the change would disappear for a moment."""
     page = LivePage("/x", "x.html", lambda _: {"one": wants_newest()}, every_seconds=0.02)
