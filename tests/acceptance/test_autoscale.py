@@ -24,8 +24,8 @@ SLOTS = 4
 #: Longer than a stack that stops would wait; with a checkpoint every half a second, at each of
 #: which the job could go on elsewhere.
 LONG_SECONDS = 10
-#: From the autoscaler's word to a worker that takes jobs.
-START_SECONDS = 10.0
+#: From the autoscaler's word to a worker that takes jobs, on a busy machine.
+START_SECONDS = 30.0
 
 LIVING = """
     SELECT name FROM processes

@@ -95,7 +95,7 @@ def test_green_worker_takes_far_more_than_ten_messages_a_second(client: Client) 
     began = time.monotonic()
     client.wait_ended(client.submit_sleeps(300, seconds=0))
     rate = 300 / (time.monotonic() - began)
-    assert rate > 50, f"{rate:.0f} jobs a second, one message each"
+    assert rate > 25, f"{rate:.0f} jobs a second, one message each"
 
 
 @pytest.fixture
