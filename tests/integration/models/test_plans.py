@@ -71,8 +71,11 @@ from tests.support.plans import (
 @pytest.fixture(scope="module")
 def filled(api_database: DatabaseFixture) -> DatabaseFixture:
     """50,000 jobs and what belongs to them, with fresh statistics."""
-    for sql in FILL:
-        api_database.execute(sql)
+    with api_database.engine.connect() as connection:
+        connection.exec_driver_sql("SET statement_timeout = 0")
+        for sql in FILL:
+            connection.exec_driver_sql(sql, ())
+        connection.exec_driver_sql("RESET statement_timeout")
     return api_database
 
 
