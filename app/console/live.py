@@ -51,7 +51,7 @@ class ViewedPage:
         self.asked = asked
         #: Rises with every rendering, and when viewers have to be checked.
         self.version = 0
-        #: Number of the newest rendering that began, and of the one whose parts these are.
+        #: Number of the newest rendering that began, and of the newest that ended.
         self.begun = 0
         self.rendered = 0
         #: A viewer has come since the newest rendering began.
@@ -73,6 +73,12 @@ class ViewedPage:
         """Pass on what was rendered."""
         with self.changed:
             self.parts, self.trouble = parts, trouble
+            self.rendered = self.begun
+        self.wake_viewers()
+
+    def wake_viewers(self) -> None:
+        """Make every stream look at it, and at its viewer's access."""
+        with self.changed:
             self.version += 1
             self.changed.notify_all()
 
@@ -81,24 +87,22 @@ class ViewedPage:
         with self.changed:
             return self.changed.wait_for(lambda: self.version != seen, seconds)
 
-    def render(self) -> None:
-        """Read and render it, and pass it on."""
+    def begin(self) -> None:
+        """Whoever comes from here on waits for the rendering after the next."""
         self.entered.clear()
         self.begun += 1
-        parts, trouble = self._render()
-        self.rendered = self.begun
-        self.publish(parts, trouble)
 
-    def _render(self) -> tuple[dict[str, str], str]:
+    def render(self) -> None:
+        """Read and render it, and pass it on."""
         try:
-            return render_parts(self.page, self.asked), ""
+            self.publish(render_parts(self.page, self.asked))
         except StateStoreError:
-            return self.parts, AWAY
+            self.publish(self.parts, AWAY)
         except FairlineError:
-            return self.parts, GONE
+            self.publish(self.parts, GONE)
         except Exception:
             logger.exception("the page %s cannot be rendered", self.asked.url)
-            return self.parts, AWAY
+            self.publish(self.parts, AWAY)
 
 
 class LivePages:
@@ -136,7 +140,7 @@ class LivePages:
     def check_rights(self) -> None:
         """Make every stream check its viewer's access again: keys were revoked."""
         for viewed in list(self._viewed.values()):
-            viewed.publish(viewed.parts, viewed.trouble)
+            viewed.wake_viewers()
 
     def _stream(self, viewed: ViewedPage, allowed: Callable[[], bool]) -> Iterator[bytes]:
         known: dict[str, str] = {}
@@ -158,8 +162,9 @@ class LivePages:
                     continue
                 if self._closed or not allowed():
                     return
-                seen, parts, trouble = viewed.version, viewed.parts, viewed.trouble
-                if viewed.rendered <= before:
+                seen, rendered = viewed.version, viewed.rendered
+                parts, trouble = viewed.parts, viewed.trouble
+                if rendered <= before:
                     continue
                 if trouble and trouble != sent_trouble:
                     yield event(trouble, {})
@@ -209,6 +214,7 @@ class LivePages:
                     if not viewed.viewers:
                         del self._viewed[key]
                         return
+                viewed.begin()
                 began = time.monotonic()
                 g.newest = began < viewed.newest_until
                 viewed.render()

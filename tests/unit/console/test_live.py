@@ -135,11 +135,12 @@ def test_a_stream_that_nobody_reads_leaves_no_viewer(live_pages: LivePages, page
 def test_nobody_reads_when_nobody_watches(
     live_pages: LivePages, page: LivePage, source: Source
 ) -> None:
+    of_others = set(threading.enumerate())
     stream = watch(live_pages, page)
     next(stream)
     stream.close()  # type: ignore[attr-defined]  # it is a generator
     deadline = time.monotonic() + 5
-    while any(thread.name == "live page" for thread in threading.enumerate()):
+    while any(thread.name == "live page" for thread in {*threading.enumerate()} - of_others):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     reads = source.reads
@@ -260,14 +261,16 @@ def test_who_comes_is_never_shown_what_is_older_than_its_page(
     costly = LivePage("/x", "x.html", source.read, every_seconds=0.02)
     first = watch(live_pages, costly)
     assert next_event(first)[1]["one"] == "1"
-    source.values = {"one": 2, "two": ""}
+    source.values, began = {"one": 2, "two": ""}, time.monotonic()
     assert next_event(watch(live_pages, costly))[1]["one"] == "2"
+    assert time.monotonic() - began < 30, "it does not wait as long as the page rests"
     assert next_event(first)[1]["one"] == "2"
 
 
 def test_rendering_that_began_before_a_viewer_came_is_not_for_it(
-    live_pages: LivePages, source: Source
+    live_pages: LivePages, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("app.console.live.rest_seconds", lambda every, took: 60.0)
     reading, changed = threading.Event(), threading.Event()
 
     def read(asked: PageRequest) -> dict[str, Any]:
@@ -282,7 +285,9 @@ def test_rendering_that_began_before_a_viewer_came_is_not_for_it(
     second = watch(live_pages, page)
     source.values = {"one": 2, "two": ""}
     changed.set()
+    began = time.monotonic()
     assert next_event(second)[1]["one"] == "2"
+    assert time.monotonic() - began < 30, "its coming is not forgotten"
     first.close()  # type: ignore[attr-defined]  # it is a generator
 
 
