@@ -16,8 +16,8 @@ from tests.acceptance.client import Client
 
 pytestmark = pytest.mark.long
 
-#: A process counts as lost after ten seconds, another one takes some to start, and on a busy machine
-#: the page looks every twenty.
+#: A process counts as lost after ten seconds, another one takes some to start, and on a busy
+#: machine the page looks every twenty.
 PATIENCE_MILLISECONDS = 40_000
 
 
