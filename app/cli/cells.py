@@ -14,6 +14,7 @@ from app.cli.errors import FairlineGroup
 from app.cli.tenants import database, show_table, tenants
 from models.audit import Act, record_first
 from models.cells.databases import CellDatabases
+from models.cells.intake_jobs import count_all_waiting
 from models.cells.moves import MoveRefused, request_move
 from models.cells.placements import (
     least_used_cells,
@@ -26,7 +27,6 @@ from models.cells.registry import (
     CellRow,
     OtherCell,
     add_cell,
-    free_number,
     identify,
     open_registry,
     read_cells,
@@ -147,10 +147,14 @@ def add(
         others = [row for row in known.values() if row.name != name]
         # A number that was given before stays: ids of jobs have it.
         before = known[name].number if name in known else read_identity(engine)[0]
-        number = number or before or free_number(found.registry)
         try:
-            identify(engine, cell._replace(number=number), first=not others)
-            cell = add_cell(found.registry, cell, number=number)
+            cell = add_cell(
+                found.registry,
+                cell,
+                number=number or before,
+                had=before,
+                write_number=lambda added: identify(engine, added, first=not others),
+            )
         except OtherCell as other:
             raise click.ClickException(f"{other}.") from other
         after = {**masked(cell), "number": cell.number, "region": cell.region}
@@ -234,12 +238,31 @@ def remove(name: str) -> None:
         known = {row.name: row for row in read_cells(found.registry)}
         if name not in known:
             raise click.ClickException(f"There is no cell {name!r}.")
+        check_intake(found, name)
         if not remove_cell(found.registry, name):
             raise click.ClickException(
                 f"Tenants live in {name}, or are moved there, or it is not drained."
             )
         record_first(found.registry, Act.CELL_CHANGE, name, after={"state": "removed"})
     click.echo(f"cell {name} is removed")
+
+
+def check_intake(found: CellDatabases, name: str) -> None:
+    """Refuse to remove a cell that keeps submissions for cells of other regions."""
+    try:
+        waiting = count_all_waiting(found.engine(name))
+    except StateStoreError:
+        click.echo(
+            f"{name} does not answer: submissions that it keeps for cells of other regions, if"
+            " any, are given up with it",
+            err=True,
+        )
+        return
+    if waiting:
+        raise click.ClickException(
+            f"{name} keeps {waiting} submissions for cells of other regions that are away. They"
+            " are handed over once those are back, or others are promoted in their place."
+        )
 
 
 @cells.command("drain", acts=(Act.CELL_CHANGE, Act.TENANT_MOVE))

@@ -60,13 +60,22 @@ def build_router(settings: Settings) -> CellRouter:
 
     def own_cells() -> Sequence[str]:
         rows = (router.served.row_of(name) for name in router.cell_names())
-        return [row.name for row in rows if row is not None and row.region == settings.region]
+        return in_turn(settings.region, [row for row in rows if row is not None])
 
     router.serve(ServedCells(home, home_name, build, begin_app, end_cell))
     router.copies = CopiedCallers(registry, settings.admission_seconds)
     if settings.region:
         router.region = RegionIntake(settings, router, own_cells, router.copies)
     return router
+
+
+def in_turn(region: str, rows: Sequence[CellRow]) -> list[str]:
+    """The cells of a region, in the order in which they are asked to keep submissions for others.
+
+    One that is being drained comes last: it is to be removed.
+    """
+    own = [row for row in rows if row.region == region]
+    return [row.name for row in sorted(own, key=lambda row: row.state == "draining")]
 
 
 def settings_of(settings: Settings, row: CellRow) -> Settings:

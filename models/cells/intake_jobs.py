@@ -49,15 +49,15 @@ KEEP = """
     FROM unnest(%(ids)s::uuid[], %(job_ids)s::text[], %(tenants)s::text[], %(tenant_ids)s::bigint[],
                 %(cells)s::text[], %(keys)s::text[], %(digests)s::bytea[], %(bodies)s::text[])
         AS new (id, job_ids, tenant, tenant_id, cell, key, digest, body)
-    ORDER BY tenant, key, id
+    ORDER BY tenant_id, key, id
     ON CONFLICT DO NOTHING
     RETURNING id::text AS id
 """
 READ_KEYS = """
     SELECT asked.place, kept.digest, kept.job_ids::text[] AS job_ids, kept.created_at
-    FROM unnest(%(places)s::int[], %(tenants)s::text[], %(keys)s::text[])
-        AS asked (place, tenant, key)
-    JOIN intake_jobs AS kept ON kept.tenant = asked.tenant AND kept.key = asked.key
+    FROM unnest(%(places)s::int[], %(tenant_ids)s::bigint[], %(keys)s::text[])
+        AS asked (place, tenant_id, key)
+    JOIN intake_jobs AS kept ON kept.tenant_id = asked.tenant_id AND kept.key = asked.key
 """
 #: By the first job, or as another one of a batch.
 FIND = f"""
@@ -123,6 +123,7 @@ COUNT = """
     SELECT tenant_id, count(*) AS requests FROM intake_jobs
     WHERE tenant = %(tenant)s AND alias_of IS NULL GROUP BY tenant_id
 """
+COUNT_ALL = "SELECT count(*) AS requests FROM intake_jobs WHERE alias_of IS NULL"
 #: It keeps its key: a repetition that comes here in another outage gets the same ids.
 ALIAS = """
     UPDATE intake_jobs SET alias_of = %(alias_of)s::uuid[], body = ''
@@ -194,7 +195,7 @@ def read_keys(
     """What requests stand for whose key was there already, by their place in the group."""
     asked = {
         "places": plain_array(known),
-        "tenants": text_array(group[place].tenant for place in known),
+        "tenant_ids": plain_array(group[place].tenant_id for place in known),
         "keys": text_array(key.text for place in known if (key := group[place].key)),
     }
     found: dict[int, Admitted | KeyReused] = {}
@@ -262,9 +263,8 @@ def request_of(row: KeptRow, tenant_id: int, key: str | None = None) -> IntakeRe
 
 def submission_of(fields: Mapping[str, Any]) -> Submission:
     """A submission as the body has it."""
-    times = {
-        name: datetime.fromisoformat(fields[name]) for name in TIMES if fields[name] is not None
-    }
+    given = [name for name in TIMES if fields[name] is not None]
+    times = {name: datetime.fromisoformat(fields[name]) for name in given}
     return Submission(**{**fields, **times})
 
 
@@ -328,6 +328,11 @@ def any_begun(engine: Engine) -> bool:
 def remove_deleted(engine: Engine, tenant: str, ids: Collection[int]) -> int:
     """Delete the rows of tenants of this name that are deleted."""
     return execute(engine, REMOVE_DELETED, {"tenant": tenant, "ids": list(ids)})
+
+
+def count_all_waiting(engine: Engine) -> int:
+    """How many requests of all tenants wait to be handed over."""
+    return int(fetch(engine, COUNT_ALL)[0].requests)
 
 
 def count_waiting(engine: Engine, tenant: str) -> dict[int, int]:

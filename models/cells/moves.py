@@ -56,6 +56,8 @@ class MoveStep(StrEnum):
 
 #: Somebody is refused until the step has been made.
 CLOSED = frozenset({MoveStep.CLOSE, MoveStep.KEYS, MoveStep.FLIP})
+#: Nothing is admitted for the tenant before the step has been made.
+REFUSING = frozenset({MoveStep.KEYS, MoveStep.FLIP, MoveStep.OPEN})
 #: New jobs go where they went before.
 BEFORE_FLIP = frozenset({MoveStep.PREPARE, MoveStep.CLOSE, MoveStep.KEYS, MoveStep.FLIP})
 
@@ -80,7 +82,8 @@ CANCEL = """
 """
 READ = f"SELECT {COLUMNS} FROM moves"
 READ_ONE = f"{READ} WHERE tenant = %(tenant)s"
-#: Our own, or one whose runner gave no sign; the one that waited longest first.
+#: Our own, or one whose runner gave no sign: first those whose tenants are refused, unless the last
+#: try failed, then the one that waited longest.
 TAKE = f"""
     UPDATE moves AS move
     SET fence = move.fence + CASE WHEN move.runner = %(runner)s AND move.lease_expires_at > now()
@@ -91,7 +94,8 @@ TAKE = f"""
         WHERE (runner = %(runner)s OR lease_expires_at <= now())
           AND tenant <> ALL (%(without)s::text[])
           AND (%(only)s::text IS NULL OR tenant = %(only)s)
-        ORDER BY lease_expires_at, tenant LIMIT 1
+        ORDER BY (step IN ('keys', 'flip', 'open') AND error = '') DESC, lease_expires_at, tenant
+        LIMIT 1
         FOR UPDATE SKIP LOCKED
     ) AS found
     WHERE move.tenant = found.next

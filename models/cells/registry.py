@@ -5,6 +5,7 @@ Any migrated database of Fairline can be the registry: that of a cell, or one of
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from sqlalchemy import Connection, Engine
@@ -22,11 +23,13 @@ REGISTRY_CONNECTIONS = 2
 
 COLUMNS = "name, number, region, database_url, broker_url, read_database_url, state"
 READ_CELLS = f"SELECT {COLUMNS} FROM cells ORDER BY number"
-#: The lowest number that no cell has. Two who ask at a time get the same: adding the second fails.
+#: The lowest number that no cell has or had. Two who ask at a time get the same: adding the second
+#: fails.
 FREE_NUMBER = f"""
     SELECT min(free) AS number FROM generate_series(1, {MOST_CELLS}) AS free
-    WHERE free NOT IN (SELECT number FROM cells)
+    WHERE free NOT IN (SELECT number FROM cells UNION ALL SELECT number FROM removed_cells)
 """
+WAS_REMOVED = "SELECT EXISTS (SELECT FROM removed_cells WHERE number = %(number)s)"
 ADD_CELL = f"""
     INSERT INTO cells ({COLUMNS})
     VALUES (%(name)s, %(number)s, %(region)s, %(database_url)s, %(broker_url)s,
@@ -39,12 +42,20 @@ ADD_CELL = f"""
     RETURNING {COLUMNS}
 """
 SET_STATE = "UPDATE cells SET state = %(state)s, changed_at = now() WHERE name = %(name)s"
-#: Of one that is drained: nothing new is placed there.
+#: Of one that is drained: nothing new is placed there. Its number stays its own: tenants and jobs
+#: that were moved elsewhere have it in their ids.
 REMOVE_CELL = """
-    DELETE FROM cells
-    WHERE name = %(name)s AND state = 'draining'
-      AND NOT EXISTS (SELECT FROM placements WHERE placements.cells ? %(name)s)
-      AND NOT EXISTS (SELECT FROM moves WHERE moves.wanted ? %(name)s)
+    WITH removed AS (
+        DELETE FROM cells
+        WHERE name = %(name)s AND state = 'draining'
+          AND NOT EXISTS (SELECT FROM placements WHERE placements.cells ? %(name)s)
+          AND NOT EXISTS (SELECT FROM moves WHERE moves.wanted ? %(name)s)
+        RETURNING number, name
+    ), noted AS (
+        INSERT INTO removed_cells (number, name) SELECT number, name FROM removed
+        ON CONFLICT DO NOTHING
+    )
+    SELECT number FROM removed
 """
 SET_IDENTITY = """
     INSERT INTO cell_identity (number, name) VALUES (%(number)s, %(name)s)
@@ -98,25 +109,41 @@ def read_cells(registry: Engine) -> list[CellRow]:
 
 
 def free_number(registry: Engine) -> int:
-    """The lowest number that no cell has."""
+    """The lowest number that no cell has, nor one that was removed."""
     [row] = fetch(registry, FREE_NUMBER)
     if row.number is None:
-        raise OtherCell(f"there are {MOST_CELLS} cells already")
+        raise OtherCell(f"all {MOST_CELLS} numbers of cells were given out")
     return int(row.number)
 
 
-def add_cell(registry: Engine, cell: CellRow, *, number: int | None = None) -> CellRow:
-    """Add a cell, or change how it is reached; with the lowest free number if none is given."""
+def add_cell(
+    registry: Engine,
+    cell: CellRow,
+    *,
+    number: int | None = None,
+    had: int = 0,
+    write_number: Callable[[CellRow], None] = lambda _: None,
+) -> CellRow:
+    """Add a cell, or change how it is reached; with the lowest free number if none is given.
+
+    ``had``: the number that its database has already. ``write_number`` writes it there, while
+    nobody else can be given it, and not at all if another cell has it. Dying between that commit
+    and ours leaves a database with a number that it keeps when it is added again.
+    """
     number = number or free_number(registry)
     parameters = {**cell._asdict(), "number": number}
     try:
         with transaction(registry) as connection:
+            if number != had and connection.exec_driver_sql(WAS_REMOVED, parameters).scalar_one():
+                raise OtherCell(f"a cell that was removed had the number {number}")
             row = connection.exec_driver_sql(ADD_CELL, parameters).one_or_none()
+            if row is None:
+                raise OtherCell(f"the cell {cell.name} has another number")
+            added = CellRow._make(row)
+            write_number(added)
     except IntegrityError:
         raise OtherCell(f"another cell has the number {number}") from None
-    if row is None:
-        raise OtherCell(f"the cell {cell.name} has another number")
-    return CellRow._make(row)
+    return added
 
 
 def set_cell_state(registry: Engine, name: str, state: str) -> bool:
@@ -126,7 +153,7 @@ def set_cell_state(registry: Engine, name: str, state: str) -> bool:
 
 def remove_cell(registry: Engine, name: str) -> bool:
     """Forget a cell that is being drained; False while a tenant lives there or is moved there."""
-    return execute(registry, REMOVE_CELL, {"name": name}) > 0
+    return bool(fetch(registry, REMOVE_CELL, {"name": name}))
 
 
 def identify(engine: Engine, cell: CellRow, *, first: bool) -> None:

@@ -66,7 +66,7 @@ ON_MOVE: Mapping[str, OnMove] = {
     "intake_jobs": OnMove.KEPT,
     # The registry's, and what the move itself writes.
     **dict.fromkeys(("placements", "moves", "tenant_copies", "away_tenants"), OnMove.KEPT),
-    **dict.fromkeys(("cells", "cell_identity", "transfer_marks"), OnMove.NONE),
+    **dict.fromkeys(("cells", "removed_cells", "cell_identity", "transfer_marks"), OnMove.NONE),
     **dict.fromkeys(("processes", "leaders", "desired_workers", "pool_samples"), OnMove.NONE),
     **dict.fromkeys(("feed_generations", "circuits", "verdicts_version", "quotas"), OnMove.NONE),
     **dict.fromkeys(("job_types", "express_lanes"), OnMove.NONE),

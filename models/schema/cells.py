@@ -1,7 +1,7 @@
 """Cells: which there are and which tenants live where, in the registry; what a cell knows of it.
 
-The registry and the cells have one schema. ``cells``, ``placements``, ``moves`` and
-``tenant_copies`` are used in the database that is the registry, the others in every cell's.
+The registry and the cells have one schema. ``cells``, ``removed_cells``, ``placements``, ``moves``
+and ``tenant_copies`` are used in the database that is the registry, the others in every cell's.
 """
 
 from __future__ import annotations
@@ -40,6 +40,14 @@ class RegisteredCell(Base, table="cells"):
     state: Mapped[str] = mapped_column(server_default="open")
     created_at: Mapped[Now]
     changed_at: Mapped[Now]
+
+
+class RemovedCell(Base, table="removed_cells"):
+    """A cell that was removed: ids of its tenants and jobs have its number, so no other gets it."""
+
+    number: Mapped[Int2] = mapped_column(primary_key=True, autoincrement=False)
+    name: Mapped[str]
+    removed_at: Mapped[Now]
 
 
 class TenantPlacement(Base, table="placements"):
@@ -143,7 +151,7 @@ class IntakeJob(Base, table="intake_jobs"):
     alias_of: Mapped[list[str] | None] = mapped_column(ARRAY(Uuid(as_uuid=False)))
 
     __table_args__ = (
-        index("intake_jobs_key", "tenant, key", where="key IS NOT NULL", unique=True),
+        index("intake_jobs_key", "tenant_id, key", where="key IS NOT NULL", unique=True),
         index("intake_jobs_waiting", "cell, id", where="handed_over_at IS NULL"),
         index("intake_jobs_handed_over", "handed_over_at", where="handed_over_at IS NOT NULL"),
         index("intake_jobs_tenant", "tenant, id"),

@@ -20,6 +20,7 @@ from models.cells.move_steps import KNOWN_SECONDS, MoveRunner
 from models.cells.moves import (
     CLOSED,
     LEASE_SECONDS,
+    REFUSING,
     Move,
     MoveLost,
     MoveStep,
@@ -41,7 +42,8 @@ WAIT_SECONDS = 0.3
 PAUSE_SECONDS = 5.0
 #: A move that cannot go on for so long while its tenant is refused is taken back.
 GIVE_UP_SECONDS = 20.0
-#: A turn ends after this time, but for the step that it is in.
+#: A turn ends after this time, but for the step that it is in, and those after which its tenant is
+#: not refused any more.
 TURN_SECONDS = 5.0
 #: The longest message that is kept of an error.
 MOST_CHARACTERS = 500
@@ -68,14 +70,15 @@ class Mover:
 
     def run_once(self, now: float) -> int:
         """Go on with every move that is ours or nobody's; how many steps were made."""
-        ended, seen = 0, set[str]()
+        # Not from ``now``: other roles of this thread may have taken long.
+        ended, seen, until = 0, set[str](), time.monotonic() + TURN_SECONDS
         self._paused = {tenant: until for tenant, until in self._paused.items() if until > now}
-        while time.monotonic() < now + TURN_SECONDS:
+        while time.monotonic() < until:
             move = self._take(without={*seen, *self._paused})
             if move is None:
                 break
             seen.add(move.tenant)
-            ended += self._run(move, now + TURN_SECONDS)
+            ended += self._run(move, until)
         return ended
 
     def _take(self, *, without: Collection[str] = (), only: str | None = None) -> Move | None:
@@ -88,16 +91,16 @@ class Mover:
         )
 
     def _run(self, first: Move, until: float) -> int:
-        """Steps of one move, as long as it goes on: while it is closed everybody waits."""
+        """Steps of one move, as long as it goes on; over time only while its tenant is refused."""
         ended = 0
         move: Move | None = first
         while move is not None and self._make_step(move):
             ended += 1
-            if time.monotonic() > until:
-                break
             move = self._take(only=first.tenant)
             if move is None:
                 self._runners.pop(first.tenant, None)
+            elif time.monotonic() > until and move.step not in REFUSING:
+                break
         return ended
 
     def _make_step(self, move: Move) -> bool:

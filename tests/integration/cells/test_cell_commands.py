@@ -108,12 +108,15 @@ def test_adding_a_cell_again_changes_its_address(
     [_, cell] = read_cells(databases[0].engine)
     assert (cell.number, cell.region) == (2, "us")
     other = add(type_line, "cell-2", urls[1], "--number 3")
-    assert other.exit_code == 1 and "another cell" in other.output
+    assert other.exit_code == 1 and "another number" in other.output
     taken = add(type_line, "cell-3", urls[2], "--number 2")
     assert taken.exit_code == 1 and "number 2" in taken.output
     copied = add(type_line, "cell-3", urls[1])
     assert copied.exit_code == 1, "a database is of one cell"
     assert len(read_cells(databases[0].engine)) == 2
+    # What was refused has changed nothing.
+    assert [read_identity(one.engine) for one in databases[1:]] == [(2, "cell-2"), (0, "")]
+    assert "number 3" in add(type_line, "cell-3", urls[2]).output
 
 
 def test_adding_a_cell_again_leaves_the_placements_of_its_tenants(
@@ -283,6 +286,45 @@ def test_a_cell_is_removed_once_nobody_lives_there(
     done = type_line("cells remove cell-2")
     assert done.exit_code == 0, done.output
     assert [cell.name for cell in read_cells(databases[0].engine)] == ["cell-1"]
+
+
+def test_the_number_of_a_removed_cell_is_given_to_no_other(
+    type_line: Type, urls: list[str], databases: list[DatabaseFixture]
+) -> None:
+    """Tenants and jobs that were moved away have it in their ids."""
+    add(type_line, "cell-1", urls[0])
+    add(type_line, "cell-2", urls[1])
+    type_line("cells drain cell-2")
+    assert type_line("cells remove cell-2").exit_code == 0
+    reused = add(type_line, "cell-2", urls[2], "--number 2")
+    assert reused.exit_code == 1 and "removed" in reused.output
+    assert read_identity(databases[2].engine) == (0, "")
+    assert "number 3" in add(type_line, "cell-2", urls[2]).output
+    back = add(type_line, "cell-9", urls[1])
+    assert back.exit_code == 0 and "number 2" in back.output, "its own database has it still"
+    type_line("cells drain cell-9")
+    assert type_line("cells remove cell-9").exit_code == 0, "twice"
+
+
+def test_a_cell_that_keeps_submissions_of_others_is_not_removed(
+    type_line: Type,
+    urls: list[str],
+    databases: list[DatabaseFixture],
+    postgres: Running[EmbeddedPostgres],
+) -> None:
+    add(type_line, "cell-1", urls[0])
+    add(type_line, "cell-2", urls[1])
+    type_line("cells drain cell-2")
+    databases[1].execute(
+        """INSERT INTO intake_jobs (id, job_ids, tenant, tenant_id, cell, body)
+           VALUES (gen_random_uuid(), '{}', 'acme', 1, 'cell-1', '')"""
+    )
+    refused = type_line("cells remove cell-2")
+    assert refused.exit_code == 1 and "keeps 1 submissions" in refused.output
+    databases[1].execute("UPDATE intake_jobs SET alias_of = '{}'")
+    with unreachable(postgres.service, databases[1].engine):
+        lost = type_line("cells remove cell-2")
+    assert lost.exit_code == 0 and "does not answer" in lost.stderr
 
 
 def test_a_tenant_that_is_being_created_is_created_once(

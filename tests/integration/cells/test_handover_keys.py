@@ -92,3 +92,11 @@ def test_a_key_is_used_once_in_the_intake(cells: TestCells) -> None:
     assert reused == KeyReused()
     assert keep_group(cells.host.engine, [first]) == [Admitted((first.id,))]  # a lost answer
     assert kept(cells) == [first.id]
+
+
+def test_a_key_is_not_that_of_an_earlier_tenant_of_the_same_name(cells: TestCells) -> None:
+    tenant_id, _ = cells.tenant()
+    first, second = request(tenant_id, key="k"), request(tenant_id + 1, key="k")
+    assert first.tenant == second.tenant
+    keep_group(cells.host.engine, [first])
+    assert keep_group(cells.host.engine, [second]) == [Admitted((second.id,))]

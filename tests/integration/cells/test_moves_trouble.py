@@ -15,7 +15,7 @@ from app.scheduler.maintenance.placement_check import PlacementCheck
 from models.blobs import open_blobs
 from models.cells import move_steps, row_mover
 from models.cells.away import StillAdmitting, set_away
-from models.cells.moves import MoveStep
+from models.cells.moves import REFUSING, Move, MoveStep, request_move, take_move
 from models.cells.placements import read_placement
 from models.cells.tenant_rows import read_idempotency_keys
 from models.jobs.erase import request_erasure
@@ -188,6 +188,42 @@ def test_only_what_came_since_the_last_copy_is_copied_while_the_tenant_is_refuse
     since = [datetime.fromisoformat(each) for each in copied if each is not None]
     assert since
     assert min(since) > datetime.now(UTC) - timedelta(minutes=5)
+
+
+def test_a_turn_that_takes_long_leaves_no_tenant_refused(
+    cells: MovingCells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells.request(b=1)
+    cells.run_to(MoveStep.CLOSE)
+    cells.execute("UPDATE moves SET lease_expires_at = to_timestamp(0)")
+    monkeypatch.setattr("app.scheduler.maintenance.mover.TURN_SECONDS", 0.05)
+    mover = Mover(cells.databases, "mover", known_seconds=0.0)
+    make_step = mover._make_step
+
+    def slowly(move: Move) -> bool:
+        time.sleep(0.06)
+        return make_step(move)
+
+    monkeypatch.setattr(mover, "_make_step", slowly)
+    deadline = time.monotonic() + 30
+    while cells.step is MoveStep.CLOSE:
+        assert time.monotonic() < deadline
+        mover.run_once(0.0)
+    assert cells.step not in REFUSING
+
+
+def test_refused_tenants_come_first_unless_their_last_try_failed(cells: MovingCells) -> None:
+    cells.place("second")
+    cells.request(b=1)
+    request_move(cells.registry, "second", {B: 1.0})
+    cells.execute(
+        "UPDATE moves SET step = 'keys', lease_expires_at = now() WHERE tenant = 'second'"
+    )
+    first = take_move(cells.registry, "one")
+    assert first is not None and first.tenant == "second"
+    cells.execute("UPDATE moves SET lease_expires_at = now(), error = 'x' WHERE runner = 'one'")
+    first = take_move(cells.registry, "two")
+    assert first is not None and first.tenant == "acme"
 
 
 def test_jobs_stay_until_everybody_looks_in_the_other_cell_too(cells: MovingCells) -> None:

@@ -69,6 +69,25 @@ def test_a_cell_that_was_replaced_gives_what_it_has_to_the_other_one(cells: Movi
     assert cells.left_in(A) == {}
 
 
+def test_a_cell_that_is_away_is_asked_once_and_not_for_every_tenant(
+    cells: MovingCells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells.place("second")
+    cells.execute("UPDATE placements SET cells = '{\"cell-b\": 1}', version = version + 1")
+    asked: list[str] = []
+
+    def away(_: object, tenant: str) -> None:
+        asked.append(tenant)
+        raise StateStoreUnavailable("away")
+
+    monkeypatch.setattr("app.scheduler.maintenance.placement_check.find_tenant", away)
+    check = check_of(cells, A)
+    for checks in (1, 2):
+        check.checked = None  # all of them
+        check.run_once(0.0)
+        assert len(asked) == checks
+
+
 def test_a_cell_that_nobody_empties_any_more_is_emptied(cells: MovingCells) -> None:
     """The cell that the tenant was moving to was lost, and with it the move ended."""
     job_id = cells.admitted(A)

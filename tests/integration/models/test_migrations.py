@@ -107,8 +107,15 @@ DROP_POLICIES = """
     END $$"""
 
 
+def drop_removed_cells(database: DatabaseFixture) -> None:
+    """As before they were noted."""
+    database.execute("DROP TABLE removed_cells; DROP INDEX intake_jobs_key")
+    database.execute("CREATE UNIQUE INDEX intake_jobs_key ON intake_jobs (tenant, key)")
+
+
 def drop_cells(database: DatabaseFixture) -> None:
     """As before there were any."""
+    drop_removed_cells(database)
     database.execute(
         "DROP TABLE cells, placements, moves, tenant_copies, away_tenants, cell_identity,"
         " intake_jobs, transfer_marks"
@@ -187,6 +194,7 @@ MISSING = {
     "bounds": (drop_bounds, "SELECT FROM tenants WHERE requests_per_second IS NOT NULL", False),
     "offers": (drop_offers, "SELECT FROM express_lanes WHERE offers <> '{}'", False),
     "cells": (drop_cells, "SELECT FROM tenants WHERE share <> 1", False),
+    "removed cells": (drop_removed_cells, "SELECT FROM removed_cells", False),
     "policies": (drop_policies, "SELECT FROM pg_policy WHERE polrelid = 'jobs'::regclass", True),
 }
 

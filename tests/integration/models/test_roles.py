@@ -20,7 +20,10 @@ from tests.support.database_fixture import DatabaseFixture
 SCRIPTS = ScriptDirectory.from_config(Config(PROJECT_ROOT / "alembic.ini"))
 MIGRATION = SCRIPTS.get_revision("0023")
 #: By migration: what a later one grants is added.
-GRANTS = (MIGRATION.module.GRANTS, SCRIPTS.get_revision("0027").module.GRANTS)
+GRANTS = (
+    MIGRATION.module.GRANTS,
+    *(SCRIPTS.get_revision(revision).module.GRANTS for revision in ("0027", "0028")),
+)
 #: Tables of a tenant's rows that have no column ``tenant_id``, and how a row says whose it is.
 BY_OTHER_COLUMNS = {
     "tenants": "id = {}",
@@ -37,7 +40,8 @@ OF_NOBODY = {
     *("job_types", "leaders", "pool_samples", "processes", "quotas"),
     "verdicts_version",
     # Of cells; a tenant's role may do nothing with them.
-    *("cells", "placements", "moves", "tenant_copies", "cell_identity", "transfer_marks"),
+    *("cells", "removed_cells", "placements", "moves", "tenant_copies", "cell_identity"),
+    "transfer_marks",
 }
 READ_TABLES = """
     SELECT relname AS name, relrowsecurity AS secured,
