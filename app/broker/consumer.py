@@ -11,6 +11,7 @@ import random
 import time
 from typing import Any
 
+from celery.bootsteps import RUN
 from celery.worker.consumer import Consumer
 from celery.worker.state import maybe_shutdown
 
@@ -91,8 +92,12 @@ class JobConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
 
         Say an acknowledgement, after the process stood still and the broker gave it up. kombu
         opens another one then, on which nothing is consumed: the worker would get no message.
+        Celery also calls it when it stops, whether or not there is a connection: what follows must
+        not be left out.
         """
         super().perform_pending_operations()
+        if self.blueprint.state != RUN:
+            return
         connection = self.task_consumer.channel.connection
         if connection is None or not getattr(connection, "connected", True):
             raise ConnectionResetError("the connection to the broker was lost")

@@ -172,11 +172,12 @@ class WorkLooks:
         [row] = fetch(self._engine, PREPARED, {"pools": list(POOLS)})
         return WorkState._make((self._leader.epoch, *row[:-1])), row.due_seconds
 
-    def put_off(self, now: float) -> None:
-        """Put them off as long as there can be no work."""
+    def put_off(self, now: float) -> bool:
+        """Put them off as long as there can be no work; whether their last look found jobs."""
         if now < self._put_off_until:
-            return
+            return False
         within = self._look_within()
+        found = within < math.inf
         if within <= 0:
             self._busy_at = now
         # First: a wakeup that is heard from now on ends the pause.
@@ -201,15 +202,16 @@ class WorkLooks:
             except StatementTooSlow as error:  # somebody holds a lock: look as often as before
                 logger.debug("what is due is not known: %s", error)
                 self.idle = False
-                return
+                return found
             seconds = pause(due_in_seconds=due_seconds)
             if self.idle and state.drawn == self._seen() and not state.replays:
                 self._without_work, self._pauses = state, 0
         if seconds <= SHORT_SECONDS:
             self.idle = False
             self._without_work = None
-            return
-        self._pause(now + seconds)
+        else:
+            self._pause(now + seconds)
+        return found
 
     def _pause(self, until: float) -> None:
         self._put_off_until = until

@@ -308,6 +308,6 @@ class SchedulerService:
             stop.wait(BUSY_SECONDS)
             return
         leads = self._leader.epoch is not None
-        if leads:
-            self._looks.put_off(now)
+        if leads and self._looks.put_off(now) and idle:  # nobody announced them
+            self._looks.end_idling(now, self._roles)
         self._looks.rest(next_turn_seconds(self._roles, leads, time.monotonic()), stop)

@@ -70,7 +70,7 @@ OFFER = f"""
 """
 #: Not to be waited for at the disk: a crash of the server takes back offers that are lost anyway.
 #: Nor for long: claims and heartbeats use the same connections.
-PREPARED = PreparedStatement(
+PREPARED_OFFER = PreparedStatement(
     "offer", OFFER, settings=f"SET LOCAL synchronous_commit = off; {SHORT_LOCK_WAIT}"
 )
 WITHDRAW = f"""
@@ -80,6 +80,7 @@ WITHDRAW = f"""
           ORDER BY pool FOR UPDATE) AS locked
     WHERE lane.pool = locked.pool
 """
+PREPARED_WITHDRAW = PreparedStatement("withdraw", WITHDRAW, settings=SHORT_LOCK_WAIT)
 #: All that a worker has, given or claimed.
 READ_OURS = """
     SELECT id::text AS id, lease, type, cancel_requested_at IS NOT NULL AS cancelled
@@ -113,12 +114,12 @@ def offer(engine: Engine, worker: str, pools: Sequence[str], jobs: int = 1) -> b
     """Offer to run so many jobs of each of these pools, in place of what was offered before;
     whether all of them have an express lane."""
     asked = {"whose": offer_of(worker), "jobs": str(jobs), "pools": list(pools)}
-    return len(fetch(engine, PREPARED, {**asked, "most": MOST_OFFERS - 2})) == len(pools)
+    return len(fetch(engine, PREPARED_OFFER, {**asked, "most": MOST_OFFERS - 2})) == len(pools)
 
 
 def withdraw(engine: Engine, worker: str) -> None:
     """Take back what is left of the worker's offers: from here on it is given nothing."""
-    execute(engine, WITHDRAW, {"whose": offer_of(worker)})
+    execute(engine, PREPARED_WITHDRAW, {"whose": offer_of(worker)})
 
 
 def read_ours(engine: Engine, worker: str) -> list[GivenJob]:

@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from tasks.worker.ledger import Ledger
 
 
+def boot_seconds() -> float:
+    """Seconds since the machine started, also those in which it was suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 @dataclass(eq=False)
 class Heartbeat:
     _engine: Engine
@@ -46,6 +51,8 @@ class Heartbeat:
     _beaten: float = field(default_factory=time.monotonic)
     #: When the presence was last written.
     announced: float = field(default_factory=time.monotonic)
+    #: The same by a clock that goes on while the machine is suspended.
+    _announced_boot: float = field(default_factory=boot_seconds)
     #: See `models.presence`.
     _renewed_at: datetime | None = None
     _pulse: threading.Thread | None = None
@@ -101,7 +108,12 @@ class Heartbeat:
     def note_announced(self) -> None:
         """The presence was written, from here or by the watchdog."""
         self.announced = time.monotonic()
+        self._announced_boot = boot_seconds()
         self._host.reported()
+
+    def silent_seconds(self) -> float:
+        """How long ago the presence was last written."""
+        return boot_seconds() - self._announced_boot
 
     def _renew_leases(self) -> bool:
         """Whether all leases that were due are renewed or lost; those of locked rows stay due."""

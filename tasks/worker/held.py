@@ -27,8 +27,11 @@ class Held:
 
     claim: Claim
     timeout_seconds: float
-    #: It came in a message with others.
+    #: It came in a message with others, or beside jobs that were given to the worker: it is handed
+    #: back soon if it does not begin.
     shared: bool = False
+    #: It was given to the worker, without a message.
+    given: bool = False
     #: The lease is known to be lost.
     lost: bool = False
     #: It waits no more: it runs, or is being handed back. Written under the lock of the slots.

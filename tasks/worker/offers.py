@@ -15,18 +15,20 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 
-from models.jobs.claim import JobRef, claim_group
+from models.jobs.claim import Claim, JobRef, claim_group
 from models.jobs.offer import GivenJob, channel_of, offer, probe, read_ours, told_job, withdraw
+from models.presence import PRESENCE_LOST_SECONDS
 from models.store.clock import DATABASE_CLOCK
-from models.store.errors import StateStoreUnavailable
+from models.store.errors import StatementTooSlow, StateStoreUnavailable
 from models.wakeups import WakeupListener
 from tasks.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
 
-#: A message that is heard so late may be of a claim that was lost meanwhile: the row is asked. A
-#: worker counts as lost after six seconds.
+#: A message that is heard so late may be of a claim that was lost meanwhile: the row is asked. Also
+#: if the worker has not reported for so long that it may count as lost soon, or already.
 LATE = timedelta(seconds=1)
+SILENT_SECONDS = PRESENCE_LOST_SECONDS - 1.0
 #: Jobs that a worker offers to run at most, in all its pools: if it is lost, so many wait for the
 #: reaper beside those that it runs.
 MOST_OFFERED = 16
@@ -37,6 +39,8 @@ STALE_SECONDS = 2.0
 RETRY_SECONDS = 1.0
 #: A statement of an offer that is under way is waited for so long, when the worker stops.
 CLOSE_SECONDS = 2.0
+#: Then offers are taken back so many times, if somebody holds the lock of the lane.
+CLOSE_TRIES = 4
 
 
 def jobs_to_offer(slots: int, held: int, standing: Collection[int]) -> int | None:
@@ -98,10 +102,14 @@ class Offers:
         self._listener.close()
         if self._writer.is_alive():  # what it writes now would be missed
             self._writer.join(CLOSE_SECONDS)
-        try:
-            self._withdraw()
-        except Exception as error:  # noqa: BLE001 - the worker has to stop in any case
-            logger.warning("what was given in the last moment is reaped: %s", error)
+        for tries_left in reversed(range(CLOSE_TRIES)):
+            try:
+                self._withdraw()
+                return
+            except Exception as error:  # noqa: BLE001 - the worker has to stop in any case
+                if not (tries_left and isinstance(error, StatementTooSlow)):
+                    logger.warning("what was given in the last moment is reaped: %s", error)
+                    return
 
     def _heard(self, messages: Sequence[str]) -> None:
         """Called by the listener: first with none."""
@@ -137,13 +145,17 @@ class Offers:
         for job in jobs:
             if job.cancelled or self._slots.drains():
                 self._hand_back(job)
-            elif job.claim is None or DATABASE_CLOCK.now() - job.claim.created_at > LATE:
+            elif job.claim is None or self._may_be_lost(job.claim):
                 self._slots.expect(job.ref)
                 begin.append(job)
             elif self._slots.grant(job.claim):
                 begin.append(job)
         for job in begin:  # all are held by now, and handed back if they cannot begin
             self._deliver(job)
+
+    def _may_be_lost(self, claim: Claim) -> bool:
+        late = DATABASE_CLOCK.now() - claim.created_at > LATE
+        return late or self._worker.heartbeat.silent_seconds() > SILENT_SECONDS
 
     def _unknown(self) -> list[GivenJob]:
         """Jobs that run here by their rows, and are not held."""

@@ -120,17 +120,20 @@ class Slots:
             return False
         self._granted[claim.ref] = claim
         # As if it had come with others: it is handed back soon if no slot is free after all.
-        self._hold(claim, shared=True)
+        self._hold(claim, shared=True, given=True)
         return True
 
     def expect(self, ref: JobRef) -> None:
         """A job that may be ours by its row: the next claim asks for it as for one of its own."""
         self._unanswered.add(ref)
 
-    def _hold(self, claim: Claim, *, shared: bool, start_unrecorded: bool = False) -> None:
+    def _hold(
+        self, claim: Claim, *, shared: bool, given: bool = False, start_unrecorded: bool = False
+    ) -> None:
         job_type = self._types.get(claim.type)
         timeout = job_type.timeout_seconds if job_type else 0.0
-        self._held[claim.ref] = Held(claim, timeout, shared, start_unrecorded=start_unrecorded)
+        held = Held(claim, timeout, shared, given=given, start_unrecorded=start_unrecorded)
+        self._held[claim.ref] = held
 
     def claim_late(self, missing: tuple[JobRef, ...]) -> tuple[Claim, ...]:
         """Claim what was not found, a moment later: the API may send the message of a new job while
@@ -186,10 +189,13 @@ class Slots:
             logger.warning("%d jobs are not claimed: their rows are locked", len(locked))
             fresh = [tuple(ref for ref in each if ref.id not in locked) for each in fresh]
             claimed = claim_group(self._engine, self.name, fresh, before, waiting)
+        # The broker does not know of given jobs: it sent as much as if their slots were free.
+        given = any(held.given for held in self.held())
         for message, claims in zip(messages, claimed, strict=True):
             for claim in claims:
-                unrecorded = claim.ref in waiting or claim.crashes > 0
-                self._hold(claim, shared=len(message) > 1, start_unrecorded=unrecorded)
+                waits = claim.ref in waiting
+                shared = len(message) > 1 or (waits and given)
+                self._hold(claim, shared=shared, start_unrecorded=waits or claim.crashes > 0)
         self._unanswered -= asked
         return claimed
 

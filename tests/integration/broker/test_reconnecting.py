@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 from collections import deque
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 import kombu
 import pytest
 from amqp.exceptions import AccessRefused, InternalError, NotAllowed
+from celery.bootsteps import CLOSE, RUN
 from kombu.utils import functional
 
 from app.broker.consumer import JobConsumer
@@ -22,6 +24,7 @@ from app.stack.services import Running
 from tests.support.broker_stack import broker_stack
 from tests.support.commands import BIN, free_port
 from tests.support.database_fixture import DatabaseFixture
+from tests.support.waiting import wait_for
 
 POOLS = ("medium", "long")
 
@@ -84,6 +87,7 @@ def test_a_connection_that_a_write_found_lost_is_noticed(
     """As by an acknowledgement after a freeze: kombu opens another one, without a consumer."""
     consumer = JobConsumer.__new__(JobConsumer)
     consumer.hub, consumer._pending_operations = None, deque()
+    consumer.blueprint = SimpleNamespace(state=RUN)
     with kombu.Connection(rabbitmq.service.url()) as connection:
         consumer.task_consumer = connection.Consumer()
         channel = consumer.task_consumer.channel
@@ -99,7 +103,40 @@ def test_a_connection_that_a_write_found_lost_is_noticed(
         assert connection.connected
         with pytest.raises(ConnectionResetError):
             consumer.perform_pending_operations()
+        consumer.blueprint.state = CLOSE
+        consumer.perform_pending_operations()
         lost.collect()
+
+
+@pytest.mark.parametrize("pool", ["gevent", "prefork"])
+def test_a_worker_without_its_broker_stops_as_it_does_with_it(
+    database: DatabaseFixture, tmp_path: Path, pool: str
+) -> None:
+    """It writes what is pending and leaves; jobs that it was given would be reaped otherwise."""
+    url, log = database.engine.url.render_as_string(hide_password=False), tmp_path / "log"
+    settings = {
+        "FAIRLINE_BROKER_URL": f"amqp://guest:guest@127.0.0.1:{free_port()}//",
+        "FAIRLINE_DATABASE_URL": url,
+        "FAIRLINE_BLOB_URL": str(tmp_path),
+    }
+    with log.open("wb") as written:
+        worker = subprocess.Popen(
+            (sys.executable, "-m", "app.worker", "-P", pool, "-c", "1", "-Q", "medium"),
+            env={**os.environ, **settings},
+            stdout=written,
+            stderr=written,
+        )
+    try:
+        present = "SELECT 1 FROM processes WHERE kind = 'worker'"
+        wait_for(lambda: bool(database.query(present)), 60)
+        wait_for(lambda: "cannot connect" in log.read_text(), 60)
+        worker.terminate()
+        worker.wait(60)
+    finally:
+        worker.kill()
+        worker.wait()
+    assert "Traceback" not in log.read_text()
+    assert worker.returncode == 0 and not database.query(present)
 
 
 def test_a_control_queue_that_is_locked_keeps_no_worker_from_its_jobs(

@@ -36,7 +36,9 @@ from models.jobs.submission import (
     TenantAway,
 )
 from models.presence import Presence, announce
+from models.store.errors import StatementTooSlow
 from tests.support.database_fixture import DatabaseFixture
+from tests.support.locks import held_lock
 
 WORKERS = ("w1", "w2")
 
@@ -142,6 +144,16 @@ def test_entries_of_an_earlier_version_are_for_one_job(database: DatabaseFixture
     database.execute("UPDATE express_lanes SET offers = ARRAY[%s]", offer_of("w1"))
     withdraw(database.engine, "w1")
     assert not admit(database).given
+
+
+def test_a_locked_lane_is_not_waited_for(database: DatabaseFixture, ear: Ear) -> None:
+    """Claims and heartbeats use the same connections."""
+    offer(database.engine, "w1", ["medium"], 5)
+    with held_lock(database, "SELECT FROM express_lanes FOR UPDATE"):
+        with pytest.raises(StatementTooSlow, match="lock timeout"):
+            offer(database.engine, "w1", ["medium"], 2)
+        with pytest.raises(StatementTooSlow, match="lock timeout"):
+            withdraw(database.engine, "w1")
 
 
 def test_a_job_that_is_not_to_be_given_away_leaves_the_offers(

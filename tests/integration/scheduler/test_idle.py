@@ -281,6 +281,14 @@ def test_roles_are_on_time_again_after_work_that_nobody_announced(
     scheduler._turn(threading.Event())
     assert not scheduler._looks.idle
     assert scheduler._reaping.due < time.monotonic() + 5.0
+    # In flight, and so nothing for a role to touch: its wakeup was lost.
+    scheduler._looks.idle = True
+    for timed in scheduler._roles:
+        timed.due = time.monotonic() + 100.0
+    scheduler._looks._look_within = lambda: 1.0
+    scheduler._looks._put_off_until = 0.0
+    scheduler._turn(threading.Event())
+    assert scheduler._reaping.due < time.monotonic() + 5.0
     scheduler._leader.resign()
     scheduler._looks.start()
     scheduler._looks.close()

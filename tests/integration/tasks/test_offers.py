@@ -330,6 +330,39 @@ def test_a_message_that_comes_late_runs_only_what_is_still_ours(
     assert offering.database.job(lost.ids[0]).worker == "w9"
 
 
+def test_a_worker_that_was_silent_asks_the_row_of_a_message_that_is_not_late(
+    offering: Offering,
+) -> None:
+    """Frozen just before it was given the job, and lost just after."""
+    offering.delivers = False
+    offering.offers.start()
+    offering.await_offer()
+    offering.one.worker.heartbeat.silent_seconds = lambda: 7.0  # type: ignore[method-assign]
+    lost = offering.admit()
+    assert lost.given
+    wait_for(lambda: len(offering.delivered) == 1)
+    offering.database.execute("UPDATE jobs SET lease = 2, worker = 'w9' WHERE id = %s", lost.ids[0])
+    offering.one.execute((offering.delivered[-1].ref,))
+    assert offering.ran == []
+
+
+def test_what_comes_by_message_beside_given_jobs_is_handed_back_soon(offering: Offering) -> None:
+    """The broker takes the worker for free: it sends as many jobs again as it was given."""
+    offering.go_on.clear()
+    offering.offers.start()
+    wait_for(lambda: offering.offered() == 2)
+    given = [offering.admit(), offering.admit()]
+    assert all(job.given for job in given)
+    wait_for(lambda: len(offering.ran) == 2)
+    [ref] = offering.one.refs(1)
+    with ThreadPoolExecutor(1) as messages:
+        messages.submit(offering.one.execute, (ref,))
+        wait_for(offering.one.worker.slots.any_waiting)
+        # Another worker may have a free slot; a lease is ten seconds.
+        wait_for(lambda: offering.status(ref.id) == "queued", 8)
+        offering.go_on.set()
+
+
 def test_a_large_payload_is_read_from_the_row(offering: Offering) -> None:
     offering.offers.start()
     offering.await_offer()
