@@ -289,7 +289,7 @@ def _offer(sender: Any, **_: Any) -> None:
     pools = [pool for pool, part in map(parse_queue, this.queues) if not part]
     if this.worker is not None and this.offers is None and is_green() and pools:
         # Room in Celery's pool beside what comes by message: without it the consumer would wait.
-        sender.controller.pool.grow(max(MOST_OFFERED, this.worker.slots.count))
+        sender.controller.pool.grow(this.worker.slots.count + MOST_OFFERED)
         begin = partial(deliver, sender.controller, tuple(this.worker.types))
         this.offers = Offers(this.worker, pools, begin)
         this.offers.start()

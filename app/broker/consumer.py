@@ -92,8 +92,8 @@ class JobConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
 
         Say an acknowledgement, after the process stood still and the broker gave it up. kombu
         opens another one then, on which nothing is consumed: the worker would get no message.
-        Celery also calls it when it stops, whether or not there is a connection: what follows must
-        not be left out.
+        Celery also calls it while the worker stops, with or without a connection: an error here
+        would skip the rest of the shutdown.
         """
         super().perform_pending_operations()
         if self.blueprint.state != RUN:

@@ -2,8 +2,9 @@
 
 Flower needs more than a millisecond of processor time for the events of a task, and the worker and
 the broker as much again. See :mod:`app.policy.task_events` for what is sent, and
-:mod:`app.flower` for what Flower makes of the sums. A gevent worker sends the events of a fifth of
-a second in one message, as Celery does with its other pools; a worker that is killed loses them.
+:mod:`app.flower` for what Flower makes of the sums. A gevent worker gathers task events for a fifth
+of a second, at most 24 in a message, as Celery's other pools gather those of a turn of their event
+loop; a worker that is killed loses them.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ class SparingDispatcher(EventDispatcher):  # type: ignore[misc]  # Celery has no
     def send(self, type: str, *args: Any, **fields: Any) -> Any:
         """As Celery's; ``type`` is the name of the event."""
         if self.enabled and type in CARRIERS:
-            self.flush(errors=False)  # there may be no later one
+            if type == "worker-offline":
+                self.buffer_group = frozenset()  # runs may still end, and no timer would
+            self.flush(errors=False)
             with self._counting:
                 sums = self._tasks.take_sums()
             if sums:

@@ -181,7 +181,7 @@ class RegionIntake:
             raise
 
     def _host_name(self, cell: str) -> str | None:
-        """The cell of this region with the lowest number, of those that are there."""
+        """The first cell of this region, of those that are there."""
         if not self._settings.region:
             return None
         there = (name for name in self._own_cells() if not self._apps.is_away(name))

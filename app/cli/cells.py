@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 from sqlalchemy import Engine, make_url
+from sqlalchemy.exc import SQLAlchemyError
 
 from app.cli.errors import FairlineGroup
 from app.cli.tenants import database, show_table, tenants
@@ -248,20 +249,20 @@ def remove(name: str) -> None:
 
 
 def check_intake(found: CellDatabases, name: str) -> None:
-    """Refuse to remove a cell that keeps submissions for cells of other regions."""
+    """Refuse to remove a cell that keeps submissions for other cells."""
     try:
         waiting = count_all_waiting(found.engine(name))
-    except StateStoreError:
+    except (StateStoreError, SQLAlchemyError):  # also a database that was never migrated
         click.echo(
-            f"{name} does not answer: submissions that it keeps for cells of other regions, if"
-            " any, are given up with it",
+            f"{name} does not answer: submissions that it keeps for other cells, if any, are given"
+            " up with it",
             err=True,
         )
         return
     if waiting:
         raise click.ClickException(
-            f"{name} keeps {waiting} submissions for cells of other regions that are away. They"
-            " are handed over once those are back, or others are promoted in their place."
+            f"{name} keeps {waiting} submissions for cells that are away. They are handed over once"
+            " those are back, or others are promoted in their place; see docs/operations.md#cells."
         )
 
 

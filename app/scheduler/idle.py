@@ -139,7 +139,7 @@ class WorkLooks:
         self.idle = False
         for timed in others:
             if timed.idle_seconds:
-                timed.due = min(timed.due, now + timed.every_seconds)
+                timed.due = max(timed.not_before, min(timed.due, now + timed.every_seconds))
 
     def _pause_again(self, now: float) -> None:
         """Another pause, if the state is the one in which there was no work."""

@@ -74,6 +74,8 @@ class TimedRole:
     backs_off: bool = False
     slow: int = 0
     due: float = 0.0
+    #: Workers have until then to renew their leases.
+    not_before: float = 0.0
     #: When it last touched a row.
     found_at: float = -1.0
     #: It was put off, and has had no turn since.
@@ -85,7 +87,8 @@ class TimedRole:
         waits for a lock again and again does not keep it from reaping."""
         if not self.was_put_off:
             self.was_put_off = True
-            self.due = max(self.due, time.monotonic() + REAP_PAUSE_SECONDS)
+            self.not_before = time.monotonic() + REAP_PAUSE_SECONDS
+            self.due = max(self.due, self.not_before)
 
 
 def pause_seconds(took: float, times: float) -> float:

@@ -284,7 +284,8 @@ class SchedulerService:
                 away = True
                 stop.wait(AWAY_SECONDS)
                 # Workers come back too: let them renew their leases and settle their jobs.
-                self._reaping.due = time.monotonic() + REAP_PAUSE_SECONDS
+                self._reaping.not_before = time.monotonic() + REAP_PAUSE_SECONDS
+                self._reaping.due = self._reaping.not_before
         self._publisher.close()
         self._looks.close()
         try:

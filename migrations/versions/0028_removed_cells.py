@@ -30,13 +30,13 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.execute("DROP INDEX intake_jobs_key")
-    # Of two tenants of one name the later one is still there.
+    # Of two tenants of one name the one with the later request is still there.
     op.execute("""
         UPDATE intake_jobs AS kept SET key = NULL
         WHERE EXISTS (
             SELECT FROM intake_jobs AS other
             WHERE other.tenant = kept.tenant AND other.key = kept.key
-              AND other.tenant_id > kept.tenant_id)""")
+              AND (other.created_at, other.id) > (kept.created_at, kept.id))""")
     op.execute("""
         CREATE UNIQUE INDEX intake_jobs_key ON intake_jobs (tenant, key) WHERE key IS NOT NULL""")
     op.execute("DROP TABLE removed_cells")

@@ -56,8 +56,8 @@ class MoveStep(StrEnum):
 
 #: Somebody is refused until the step has been made.
 CLOSED = frozenset({MoveStep.CLOSE, MoveStep.KEYS, MoveStep.FLIP})
-#: Nothing is admitted for the tenant before the step has been made.
-REFUSING = frozenset({MoveStep.KEYS, MoveStep.FLIP, MoveStep.OPEN})
+#: Steps during which a cell may refuse the tenant.
+REFUSING = frozenset({MoveStep.KEYS, MoveStep.FLIP, MoveStep.OPEN, MoveStep.UNDO})
 #: New jobs go where they went before.
 BEFORE_FLIP = frozenset({MoveStep.PREPARE, MoveStep.CLOSE, MoveStep.KEYS, MoveStep.FLIP})
 
@@ -94,7 +94,8 @@ TAKE = f"""
         WHERE (runner = %(runner)s OR lease_expires_at <= now())
           AND tenant <> ALL (%(without)s::text[])
           AND (%(only)s::text IS NULL OR tenant = %(only)s)
-        ORDER BY (step IN ('keys', 'flip', 'open') AND error = '') DESC, lease_expires_at, tenant
+        ORDER BY (step IN ('keys', 'flip', 'open', 'undo') AND error = '') DESC,
+                 lease_expires_at, tenant
         LIMIT 1
         FOR UPDATE SKIP LOCKED
     ) AS found

@@ -126,9 +126,10 @@ def add_cell(
 ) -> CellRow:
     """Add a cell, or change how it is reached; with the lowest free number if none is given.
 
-    ``had``: the number that its database has already. ``write_number`` writes it there, while
-    nobody else can be given it, and not at all if another cell has it. Dying between that commit
-    and ours leaves a database with a number that it keeps when it is added again.
+    ``had``: the number that the cell has in the registry, or else in its database; 0: none.
+    ``write_number`` writes it there, while nobody else can be given it, and not at all if another
+    cell has it. Dying between that commit and ours leaves a database with a number that it keeps
+    when it is added again.
     """
     number = number or free_number(registry)
     parameters = {**cell._asdict(), "number": number}
@@ -162,15 +163,15 @@ def identify(engine: Engine, cell: CellRow, *, first: bool) -> None:
     Ids of its tenants begin at a number of its own, unless it is the ``first`` cell: that one had
     tenants before there were cells. Another one must not: two cells would have given out one id.
     """
+    ids = {"first": cell.number * TENANTS_OF_A_CELL + 1, "most": TENANTS_OF_A_CELL}
     with transaction(engine) as connection:
-        if not first:
-            ids = {"first": cell.number * TENANTS_OF_A_CELL + 1, "most": TENANTS_OF_A_CELL}
-            if connection.exec_driver_sql(OTHER_IDS, ids).scalar_one():
-                raise OtherCell(
-                    f"the database of {cell.name} has tenants, which only the first cell may have"
-                )
-            connection.exec_driver_sql(RAISE_TENANT_IDS, ids)
+        if not first and connection.exec_driver_sql(OTHER_IDS, ids).scalar_one():
+            raise OtherCell(
+                f"the database of {cell.name} has tenants, which only the first cell may have"
+            )
         write_identity(connection, cell)
+        if not first:  # last: a sequence is not set back if the rest is refused
+            connection.exec_driver_sql(RAISE_TENANT_IDS, ids)
 
 
 def write_identity(connection: Connection, cell: CellRow) -> None:

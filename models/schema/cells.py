@@ -126,7 +126,7 @@ class CellIdentity(Base, table="cell_identity"):
 
 
 class IntakeJob(Base, table="intake_jobs"):
-    """A submission kept for a cell of another region that is away."""
+    """A submission kept for another cell that is away."""
 
     #: Of its first job.
     id: Mapped[Id] = mapped_column(primary_key=True)

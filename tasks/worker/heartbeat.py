@@ -21,7 +21,8 @@ from sqlalchemy import Engine
 from models.jobs.claim import JobRef
 from models.jobs.heartbeat import RunReport, beat, note_begun, read_cancelled, report
 from models.jobs.run_logs import keep_logs
-from models.presence import PRESENCE_SECONDS, Presence, announce
+from models.presence import PRESENCE_LOST_SECONDS, PRESENCE_SECONDS, Presence, announce
+from models.store.clock import DATABASE_CLOCK
 from models.store.errors import StateStoreUnavailable
 from models.tallies import Tallies
 from tasks.worker.quotas import QuotaTracker
@@ -30,6 +31,10 @@ from tasks.worker.slots import Host, Slots
 
 if TYPE_CHECKING:
     from tasks.worker.ledger import Ledger
+
+
+#: A worker that has not reported for so long may count as lost soon, or already.
+SILENT_SECONDS = PRESENCE_LOST_SECONDS - 1.0
 
 
 def boot_seconds() -> float:
@@ -53,6 +58,8 @@ class Heartbeat:
     announced: float = field(default_factory=time.monotonic)
     #: The same by a clock that goes on while the machine is suspended.
     _announced_boot: float = field(default_factory=boot_seconds)
+    #: What it was given before may have been lost: it had been silent for too long.
+    silent_until: datetime | None = None
     #: See `models.presence`.
     _renewed_at: datetime | None = None
     _pulse: threading.Thread | None = None
@@ -107,6 +114,8 @@ class Heartbeat:
 
     def note_announced(self) -> None:
         """The presence was written, from here or by the watchdog."""
+        if self.silent_seconds() > SILENT_SECONDS:
+            self.silent_until = DATABASE_CLOCK.now()
         self.announced = time.monotonic()
         self._announced_boot = boot_seconds()
         self._host.reported()
@@ -114,6 +123,11 @@ class Heartbeat:
     def silent_seconds(self) -> float:
         """How long ago the presence was last written."""
         return boot_seconds() - self._announced_boot
+
+    def may_have_lost(self, given_at: datetime) -> bool:
+        """Whether a job that was given to the worker then may be somebody else's by now."""
+        before = self.silent_until is not None and given_at <= self.silent_until
+        return before or self.silent_seconds() > SILENT_SECONDS
 
     def _renew_leases(self) -> bool:
         """Whether all leases that were due are renewed or lost; those of locked rows stay due."""

@@ -27,9 +27,9 @@ class Held:
 
     claim: Claim
     timeout_seconds: float
-    #: It came in a message with others, or beside jobs that were given to the worker: it is handed
-    #: back soon if it does not begin.
-    shared: bool = False
+    #: It is handed back soon if it does not begin: it came in a message with others, was given to
+    #: the worker, or came beside given jobs.
+    waits_briefly: bool = False
     #: It was given to the worker, without a message.
     given: bool = False
     #: The lease is known to be lost.
@@ -107,10 +107,10 @@ class Held:
             return None
         return claim.wait_seconds + self.started - self.claimed
 
-    def waited_too_long(self, now: float, shared_seconds: float | None = None) -> bool:
+    def waited_too_long(self, now: float, brief_seconds: float | None = None) -> bool:
         """Whether another worker should have it: for as long as a lease it did not begin here, or
-        for ``shared_seconds`` if it came with others."""
+        for ``brief_seconds`` if it ``waits_briefly``."""
         most = POOLS[self.claim.pool].lease_seconds
-        if self.shared and shared_seconds is not None:
-            most = min(most, shared_seconds)
+        if self.waits_briefly and brief_seconds is not None:
+            most = min(most, brief_seconds)
         return not self.taken and now - self.claimed >= most

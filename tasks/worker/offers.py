@@ -17,7 +17,6 @@ from datetime import timedelta
 
 from models.jobs.claim import Claim, JobRef, claim_group
 from models.jobs.offer import GivenJob, channel_of, offer, probe, read_ours, told_job, withdraw
-from models.presence import PRESENCE_LOST_SECONDS
 from models.store.clock import DATABASE_CLOCK
 from models.store.errors import StatementTooSlow, StateStoreUnavailable
 from models.wakeups import WakeupListener
@@ -25,10 +24,8 @@ from tasks.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
 
-#: A message that is heard so late may be of a claim that was lost meanwhile: the row is asked. Also
-#: if the worker has not reported for so long that it may count as lost soon, or already.
+#: A message that is heard so late may be of a claim that was lost meanwhile: the row is asked.
 LATE = timedelta(seconds=1)
-SILENT_SECONDS = PRESENCE_LOST_SECONDS - 1.0
 #: Jobs that a worker offers to run at most, in all its pools: if it is lost, so many wait for the
 #: reaper beside those that it runs.
 MOST_OFFERED = 16
@@ -39,7 +36,7 @@ STALE_SECONDS = 2.0
 RETRY_SECONDS = 1.0
 #: A statement of an offer that is under way is waited for so long, when the worker stops.
 CLOSE_SECONDS = 2.0
-#: Then offers are taken back so many times, if somebody holds the lock of the lane.
+#: Attempts to take the offers back then, while the lane's row is locked.
 CLOSE_TRIES = 4
 
 
@@ -155,7 +152,7 @@ class Offers:
 
     def _may_be_lost(self, claim: Claim) -> bool:
         late = DATABASE_CLOCK.now() - claim.created_at > LATE
-        return late or self._worker.heartbeat.silent_seconds() > SILENT_SECONDS
+        return late or self._worker.heartbeat.may_have_lost(claim.created_at)
 
     def _unknown(self) -> list[GivenJob]:
         """Jobs that run here by their rows, and are not held."""

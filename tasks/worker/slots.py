@@ -30,8 +30,9 @@ from tasks.worker.held import Held
 
 logger = logging.getLogger(__name__)
 
-#: Jobs that share a message are expected to begin within a moment. They are handed back if none
-#: of this worker's claims has begun for so long: its slots are taken by longer runs.
+#: Jobs that share a message are expected to begin within a moment. So are given jobs, and those
+#: claimed beside them. They are handed back if none of this worker's claims has begun for so long:
+#: its slots are taken by longer runs.
 STUCK_SECONDS = 2.0
 #: Messages that were received and whose task has not started; those of a lost connection never do.
 MOST_SOON = 1000
@@ -120,7 +121,7 @@ class Slots:
             return False
         self._granted[claim.ref] = claim
         # As if it had come with others: it is handed back soon if no slot is free after all.
-        self._hold(claim, shared=True, given=True)
+        self._hold(claim, waits_briefly=True, given=True)
         return True
 
     def expect(self, ref: JobRef) -> None:
@@ -128,12 +129,22 @@ class Slots:
         self._unanswered.add(ref)
 
     def _hold(
-        self, claim: Claim, *, shared: bool, given: bool = False, start_unrecorded: bool = False
+        self,
+        claim: Claim,
+        *,
+        waits_briefly: bool,
+        given: bool = False,
+        start_unrecorded: bool = False,
     ) -> None:
         job_type = self._types.get(claim.type)
         timeout = job_type.timeout_seconds if job_type else 0.0
-        held = Held(claim, timeout, shared, given=given, start_unrecorded=start_unrecorded)
-        self._held[claim.ref] = held
+        self._held[claim.ref] = Held(
+            claim,
+            timeout,
+            waits_briefly=waits_briefly,
+            given=given,
+            start_unrecorded=start_unrecorded,
+        )
 
     def claim_late(self, missing: tuple[JobRef, ...]) -> tuple[Claim, ...]:
         """Claim what was not found, a moment later: the API may send the message of a new job while
@@ -193,9 +204,9 @@ class Slots:
         given = any(held.given for held in self.held())
         for message, claims in zip(messages, claimed, strict=True):
             for claim in claims:
-                waits = claim.ref in waiting
-                shared = len(message) > 1 or (waits and given)
-                self._hold(claim, shared=shared, start_unrecorded=waits or claim.crashes > 0)
+                unrecorded = claim.ref in waiting or claim.crashes > 0
+                brief = len(message) > 1 or given
+                self._hold(claim, waits_briefly=brief, start_unrecorded=unrecorded)
         self._unanswered -= asked
         return claimed
 

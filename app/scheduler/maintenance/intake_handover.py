@@ -138,7 +138,10 @@ class IntakeHandover(RoleQueries):
         targets = {cell: self._reach(cell, tenant) for cell in placement.admitting}
         there = {cell: found for cell, found in targets.items() if found is not None}
         if not there:
-            return 0
+            # All have answered and none has it: the placement of a removed tenant was left.
+            now = time.monotonic()
+            answered = all(now >= self._ask_at.get(cell, 0.0) for cell in targets)
+            return self._forget_deleted(tenant) if answered else 0
         if any(found.deleted for found in there.values()):
             return self._forget_deleted(tenant)
         tenant_id, done = next(iter(there.values())).id, 0
@@ -210,9 +213,9 @@ class IntakeHandover(RoleQueries):
         left = sum(count for one, count in waiting.items() if one not in deleted)
         if left and tenant not in self._look_at:
             logger.error(
-                "%d requests that were taken in for %s are kept: the registry does not know that"
-                " tenant, and no cell says that it is deleted. If the registry was restored:"
-                " docs/operations.md#cells",
+                "%d requests that were taken in for %s are kept: the registry, or the cell that it"
+                " names, does not know that tenant, and no cell says that it is deleted. If the"
+                " registry was restored: docs/operations.md#cells",
                 *(left, tenant),
             )
         self._look_at[tenant] = time.monotonic() + LOOK_SECONDS

@@ -42,8 +42,7 @@ WAIT_SECONDS = 0.3
 PAUSE_SECONDS = 5.0
 #: A move that cannot go on for so long while its tenant is refused is taken back.
 GIVE_UP_SECONDS = 20.0
-#: A turn ends after this time, but for the step that it is in, and those after which its tenant is
-#: not refused any more.
+#: No step begins after this time in a turn, unless the tenant is refused until it is made.
 TURN_SECONDS = 5.0
 #: The longest message that is kept of an error.
 MOST_CHARACTERS = 500
@@ -141,6 +140,7 @@ class Mover:
                 # Its tenant is refused meanwhile, although the cell that it lives in may be well.
                 logger.warning("the move of %s is taken back", move.tenant)
                 advance(self._databases.registry, move, MoveStep.UNDO)
+                del self._paused[move.tenant]
             else:
                 renew(self._databases.registry, move, error=message)
         except MoveLost:

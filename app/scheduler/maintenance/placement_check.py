@@ -70,7 +70,7 @@ class PlacementCheck(RoleQueries):
         self._seen: datetime | None = None
         self._sweep_at = 0.0
         #: Cells that did not answer in this check: each is asked once, not for every tenant.
-        self._silent: set[str] = set()
+        self._away_cells: set[str] = set()
         #: Tenants that are here and not where the registry says: logged once.
         self._misplaced: set[str] = set()
 
@@ -113,7 +113,7 @@ class PlacementCheck(RoleQueries):
         if gone:
             wait_for_older_statements(self._engine, STATEMENT_SECONDS)
         opened = sum(self._bring_back(one, tenant_id) for one, tenant_id in back)
-        self._silent.clear()
+        self._away_cells.clear()
         drained = sum(self._drain(one, tenant_id, cell) for one, tenant_id in elsewhere)
         return len(gone) + opened + drained
 
@@ -122,7 +122,7 @@ class PlacementCheck(RoleQueries):
         if read_move(self._databases.registry, placement.tenant) is not None:
             return False
         targets = sorted(name for name, weight in placement.weights.items() if weight > 0)
-        if self._silent.intersection(targets):
+        if self._away_cells.intersection(targets):
             return False
         for target in targets:
             try:
@@ -131,7 +131,7 @@ class PlacementCheck(RoleQueries):
                 logger.warning(
                     "%s stays here while %s is away: %s", placement.tenant, target, error
                 )
-                self._silent.add(target)
+                self._away_cells.add(target)
                 return False
             if known is None:
                 self._tell_misplaced(placement.tenant, target, cell)

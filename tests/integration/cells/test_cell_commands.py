@@ -114,6 +114,10 @@ def test_adding_a_cell_again_changes_its_address(
     copied = add(type_line, "cell-3", urls[1])
     assert copied.exit_code == 1, "a database is of one cell"
     assert len(read_cells(databases[0].engine)) == 2
+    ids = "SELECT last_value FROM tenants_id_seq"
+    before = databases[1].query(ids)
+    assert add(type_line, "cell-3", urls[1], "--number 3").exit_code == 1
+    assert databases[1].query(ids) == before
     # What was refused has changed nothing.
     assert [read_identity(one.engine) for one in databases[1:]] == [(2, "cell-2"), (0, "")]
     assert "number 3" in add(type_line, "cell-3", urls[2]).output

@@ -136,16 +136,19 @@ def forget_placements(cells: TestCells) -> None:
         connection.exec_driver_sql("DELETE FROM placements")
 
 
+@pytest.mark.parametrize("placed", [False, True])
 def test_requests_of_a_tenant_that_was_removed_are_deleted(
-    cells: TestCells, tmp_path: Path
+    cells: TestCells, tmp_path: Path, placed: bool
 ) -> None:
+    """Also if its placement is left, as the registry was away when it was removed."""
     gone, stays = cells.tenant()[0], cells.tenant("zeta")[0]
     keep_group(cells.host.engine, [request(gone), request(stays)._replace(tenant="zeta")])
     cells.home.run("UPDATE tenants SET deleted_at = '2020-01-01' WHERE name = 'acme'")
     remover = TenantRemover(cells.home.engine, cells.home.leader, open_blobs(str(tmp_path)))
     remover.run_once(0.0)
     assert cells.home.rows("SELECT name FROM tenants") == [("zeta",)]
-    forget_placements(cells)
+    if not placed:
+        forget_placements(cells)
     handover(cells, tmp_path).run_once(time.monotonic())
     assert cells.host.rows("SELECT tenant FROM intake_jobs") == [("zeta",)]
 

@@ -289,6 +289,9 @@ def test_roles_are_on_time_again_after_work_that_nobody_announced(
     scheduler._looks._put_off_until = 0.0
     scheduler._turn(threading.Event())
     assert scheduler._reaping.due < time.monotonic() + 5.0
+    scheduler._reaping.not_before = time.monotonic() + 50.0
+    scheduler._looks.end_idling(time.monotonic(), scheduler._roles)
+    assert scheduler._reaping.due == scheduler._reaping.not_before, "workers renew first"
     scheduler._leader.resign()
     scheduler._looks.start()
     scheduler._looks.close()

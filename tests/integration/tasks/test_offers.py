@@ -20,6 +20,7 @@ from models.jobs.ids import new_id
 from models.jobs.offer import GivenJob, channel_of
 from models.jobs.submission import Admitted, Submission, SubmissionGroup
 from models.presence import Presence, announce
+from models.store.clock import DATABASE_CLOCK
 from tasks.worker import offers as offers_module
 from tasks.worker.offers import Offers
 from tests.support.database_fixture import DatabaseFixture
@@ -330,14 +331,19 @@ def test_a_message_that_comes_late_runs_only_what_is_still_ours(
     assert offering.database.job(lost.ids[0]).worker == "w9"
 
 
+@pytest.mark.parametrize("reported", [False, True])
 def test_a_worker_that_was_silent_asks_the_row_of_a_message_that_is_not_late(
-    offering: Offering,
+    offering: Offering, reported: bool
 ) -> None:
     """Frozen just before it was given the job, and lost just after."""
     offering.delivers = False
     offering.offers.start()
     offering.await_offer()
-    offering.one.worker.heartbeat.silent_seconds = lambda: 7.0  # type: ignore[method-assign]
+    heartbeat = offering.one.worker.heartbeat
+    if reported:  # when it went on, before it read what it was told
+        heartbeat.silent_until = DATABASE_CLOCK.now() + timedelta(seconds=60)
+    else:
+        heartbeat.silent_seconds = lambda: 7.0  # type: ignore[method-assign]
     lost = offering.admit()
     assert lost.given
     wait_for(lambda: len(offering.delivered) == 1)

@@ -29,6 +29,7 @@ class Recording(SparingDispatcher):
 @pytest.fixture
 def green(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "is_green", lambda: True)
+    monkeypatch.setattr(events, "GATHER_SECONDS", 60.0)
 
 
 def begin(dispatcher: SparingDispatcher, task: str) -> None:
@@ -41,22 +42,35 @@ def test_events_of_a_moment_are_one_message(green: None) -> None:
     for task in ("a", "b"):
         begin(dispatcher, task)
     assert dispatcher.sent == []
-    wait_for(lambda: bool(dispatcher.sent))
+    dispatcher._send_gathered()
     told = [f"{kind} {task}" for task in "ab" for kind in ("task-received", "task-started")]
     assert dispatcher.sent == [("task.multi", told)]
-    dispatcher.send("task-succeeded", uuid="a")
-    wait_for(lambda: len(dispatcher.sent) == 2)
-    assert dispatcher.sent[1] == ("task.multi", ["task-succeeded a"])
+
+
+def test_they_are_sent_after_a_moment(green: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "GATHER_SECONDS", 0.01)
+    dispatcher = Recording()
+    for sent, kind in enumerate(("task-started", "task-succeeded"), 1):
+        dispatcher.send(kind, uuid="a")
+        wait_for(lambda sent=sent: len(dispatcher.sent) == sent)
+        assert dispatcher.sent[-1] == ("task.multi", [f"{kind} a"])
 
 
 @pytest.mark.parametrize("kind", ["worker-heartbeat", "worker-offline"])
 def test_nothing_gathers_beyond_what_the_worker_says_of_itself(green: None, kind: str) -> None:
-    """After the last of these it ends."""
     dispatcher = Recording()
     begin(dispatcher, "a")
     dispatcher.send(kind)
     told = ["task-received a", "task-started a"]
     assert dispatcher.sent == [("task.multi", told), (kind.replace("-", "."), [f"{kind} "])]
+
+
+def test_what_ends_after_the_worker_said_goodbye_is_sent_at_once(green: None) -> None:
+    dispatcher = Recording()
+    begin(dispatcher, "a")
+    dispatcher.send("worker-offline")
+    dispatcher.send("task-succeeded", uuid="a")
+    assert dispatcher.sent[-1] == ("task.succeeded", ["task-succeeded a"])
 
 
 def test_what_had_gathered_is_sent_by_a_new_connection(green: None) -> None:
