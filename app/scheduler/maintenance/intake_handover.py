@@ -9,20 +9,20 @@ question is what happens if the process dies there:
   (`models.jobs.hand_over` marks them there, in the transaction that inserts the jobs);
 * after their cell has them: they are deleted here by whoever finds that.
 
-A request whose handing over began stays with the cell that it was begun with, as that may have it,
-until it is known that that has not got it, or is no cell of the tenant's any more.
+A request stays with the cell that its handing over began with, until that is known not to have it,
+or is no cell of the tenant's any more.
 
 So two of them at once, or one that wakes up late, do no harm. Whoever submitted has a 202, so the
-limits of queues do not count again. A suspended tenant's jobs wait in its cell; those of a tenant
-that is deleted are deleted. That the registry does not know it is not enough for that: a restored
-one knows no tenant that was created since. A cell that does not answer is asked again after a few
-seconds.
+limits of queues do not count again. A suspended tenant's jobs wait in its cell; those of a deleted
+one are deleted when a cell says that it is: a restored registry knows no tenant that was created
+since. A cell that does not answer is asked again after a few seconds.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -137,11 +137,9 @@ class IntakeHandover(RoleQueries):
         # All of them: which one a request is for depends on its key.
         targets = {cell: self._reach(cell, tenant) for cell in placement.admitting}
         there = {cell: found for cell, found in targets.items() if found is not None}
-        if not there:
-            # All have answered and none has it: the placement of a removed tenant was left.
-            now = time.monotonic()
-            answered = all(now >= self._ask_at.get(cell, 0.0) for cell in targets)
-            return self._forget_deleted(tenant) if answered else 0
+        if not there:  # unless one is away, the placement of a removed tenant was left
+            away = any(time.monotonic() < self._ask_at.get(cell, 0.0) for cell in targets)
+            return 0 if away else self._forget_deleted(tenant)
         if any(found.deleted for found in there.values()):
             return self._forget_deleted(tenant)
         tenant_id, done = next(iter(there.values())).id, 0
@@ -163,9 +161,9 @@ class IntakeHandover(RoleQueries):
     ) -> int:
         own = [row for row in rows if row.tenant_id == tenant_id]
         chosen = self._choose(own, placement, there)
-        batches: dict[str, list[IntakeRequest]] = {}
+        batches = defaultdict[str, list[IntakeRequest]](list)
         for request in self._begin(chosen, tenant_id):
-            batches.setdefault(chosen[request.id], []).append(request)
+            batches[chosen[request.id]].append(request)
         return sum(
             self._hand_over(cell, placed(batch, placement.version))
             for cell, batch in batches.items()
@@ -213,9 +211,8 @@ class IntakeHandover(RoleQueries):
         left = sum(count for one, count in waiting.items() if one not in deleted)
         if left and tenant not in self._look_at:
             logger.error(
-                "%d requests that were taken in for %s are kept: the registry, or the cell that it"
-                " names, does not know that tenant, and no cell says that it is deleted. If the"
-                " registry was restored: docs/operations.md#cells",
+                "%d requests that were taken in for %s are kept: no cell has that tenant, and none"
+                " says that it is deleted. If the registry was restored: docs/operations.md#cells",
                 *(left, tenant),
             )
         self._look_at[tenant] = time.monotonic() + LOOK_SECONDS
