@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 cells = FairlineGroup("cells", help="Manage cells: whole Fairlines that tenants are divided over.")
 
 READ_TENANTS = "SELECT name FROM tenants WHERE deleted_at IS NULL ORDER BY name"
+#: Tenants that a message names.
+MOST_NAMED = 5
 #: Tenant 0 is all of them.
 READ_JOBS = """
     SELECT coalesce(sum(scheduled + queued), 0)::bigint AS waiting,
@@ -147,7 +149,10 @@ def add(
         known = {row.name: row for row in read_cells(found.registry)}
         others = [row for row in known.values() if row.name != name]
         # A number that was given before stays: ids of jobs have it.
-        before = known[name].number if name in known else read_identity(engine)[0]
+        has, _ = read_identity(engine)
+        if owner := next((row.name for row in others if row.number == has), None):
+            raise click.ClickException(f"This is the database of {owner}, which is a cell already.")
+        before = known[name].number if name in known else has
         try:
             cell = add_cell(
                 found.registry,
@@ -241,11 +246,20 @@ def remove(name: str) -> None:
             raise click.ClickException(f"There is no cell {name!r}.")
         check_intake(found, name)
         if not remove_cell(found.registry, name):
-            raise click.ClickException(
-                f"Tenants live in {name}, or are moved there, or it is not drained."
-            )
+            raise click.ClickException(why_not_removed(found.registry, known[name]))
         record_first(found.registry, Act.CELL_CHANGE, name, after={"state": "removed"})
     click.echo(f"cell {name} is removed")
+
+
+def why_not_removed(registry: Engine, cell: CellRow) -> str:
+    """What keeps a cell from being removed."""
+    if cell.state != "draining":
+        return f"{cell.name} is not drained: cells drain {cell.name} --move."
+    living = [row.tenant for row in read_placements(registry) if cell.name in row.weights]
+    if not living:
+        return f"Tenants are being moved to {cell.name}: tenants moves."
+    more = ", …" if len(living) > MOST_NAMED else ""
+    return f"Tenants live in {cell.name}: {', '.join(living[:MOST_NAMED])}{more}."
 
 
 def check_intake(found: CellDatabases, name: str) -> None:

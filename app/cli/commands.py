@@ -41,7 +41,10 @@ def register_commands(app: Flask) -> None:
     acts=(Act.DATABASE_MIGRATE, Act.TENANT_CREATE, Act.KEY_ISSUE),
 )
 @click.option(
-    "--tenant", default=None, help="Also create this tenant, without limits, if it does not exist."
+    "--tenant",
+    default=None,
+    help="Also create this tenant, without limits, if it does not exist. Not in a cell: there, a "
+    "tenant that was moved away must not be made anew.",
 )
 @click.option(
     "--operator-key",
@@ -74,6 +77,7 @@ def migrate(tenant: str | None, operator_key: Path | None, expand: bool, back: s
     from app.config import settings
     from app.tenants.changes import ensure_tenant, keep_operator_key
     from app.tenants.terms import Change
+    from models.cells.registry import read_identity
 
     engine = owner_database()
     config, before = Config(ROOT / "alembic.ini"), revision_of(engine)
@@ -85,7 +89,7 @@ def migrate(tenant: str | None, operator_key: Path | None, expand: bool, back: s
     command.upgrade(config, last_expanding(config) if stop else "head")
     record_migration(engine, before)
     keep_login(engine, settings())
-    if tenant is not None:
+    if tenant is not None and read_identity(engine) == (0, ""):
         ensure_tenant(engine, tenant, Change({"tier_limits": False}))
     if operator_key is not None:
         keep_operator_key(engine, operator_key)

@@ -33,7 +33,7 @@ from app.stack.rabbitmq import find_server
 from app.stack.screen import Screen
 from app.stack.sequence import base_url, bring_up, choose_services, clear_ground
 from app.stack.spawn import adopt_orphans
-from app.stack.spec import StackError
+from app.stack.spec import PROJECT_ROOT, StackError
 from app.stack.stopping import StopWatch
 from app.stack.supervisor import STEADY_SECONDS, StopRequested, Supervisor
 from models.settings import PREFIX, read_settings
@@ -145,7 +145,8 @@ def welcome(options: StackOptions, broker_url: str, home: Home, screen: Screen) 
         screen.line(
             "`apt-get install rabbitmq-server`; as root, `make up BROKER=rabbitmq` installs it."
         )
-    screen.line("Ctrl-C or `make down` stops everything.")
+    named = "" if options.home == PROJECT_ROOT / ".run" else f"FAIRLINE_HOME={options.home} "
+    screen.line(f"Ctrl-C or `{named}make down` stops everything.")
 
 
 def down(options: StackOptions, screen: Screen) -> int:
