@@ -92,6 +92,7 @@ def drain(role: IntakeHandover, cells: TestCells) -> None:
 
 ROLE = """
 import sys, time
+from app.scheduler.maintenance import intake_handover
 from app.scheduler.maintenance.intake_handover import IntakeHandover
 from models.blobs import open_blobs
 from models.cells.databases import CellDatabases
@@ -99,6 +100,13 @@ from models.leadership import Leader
 from models.settings import DatabaseSettings
 from models.store.session import open_engine
 registry_url, host_url, blobs, name = sys.argv[1:]
+hand_over = intake_handover.hand_over
+def slowly(*given):  # a quick machine would be done before the first of them is killed
+    time.sleep(0.08)
+    done = hand_over(*given)
+    time.sleep(0.08)
+    return done
+intake_handover.hand_over = slowly
 settings = DatabaseSettings(database_url=registry_url)
 engine = open_engine(settings.model_copy(update={"database_url": host_url}))
 leader = Leader(engine, name)
