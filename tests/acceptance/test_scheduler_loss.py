@@ -76,7 +76,7 @@ def test_line_moves_without_a_scheduler_and_everybody_is_told(client: Client) ->
         answer = client.api.call("GET", "/readyz")
         return answer.status, answer.document["status"]
 
-    [killed] = client.submit_sleeps(1, seconds=8.0)
+    [killed] = client.submit_sleeps(1, seconds=15.0)
     client.wait_running([killed], 1)
     client.stack.command("scale", "scheduler", "0")
     client.stack.wait(lambda: readiness()[0] == 503, "it to be missed", 30)
@@ -95,7 +95,7 @@ def test_line_moves_without_a_scheduler_and_everybody_is_told(client: Client) ->
     os.kill(int(client.job(killed).worker.rpartition(":")[2]), signal.SIGKILL)
     due = (datetime.now(UTC) + timedelta(seconds=2)).isoformat()
     deferred = client.submit_job("sleep", {"seconds": 0.1}, execute_at=due)
-    [lost, later] = client.wait_ended([killed, deferred], 60)
+    [lost, later] = client.wait_ended([killed, deferred], 90)
     assert {lost.status, later.status} == {"succeeded"} and lost.crashes + later.crashes == 1
     # Submitted in the meantime, it is born in the line and does not stay there.
     client.wait_scored(client.submit(1))
