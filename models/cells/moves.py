@@ -54,12 +54,19 @@ class MoveStep(StrEnum):
     UNDO = "undo"
 
 
-#: Somebody is refused until the step has been made.
-CLOSED = frozenset({MoveStep.CLOSE, MoveStep.KEYS, MoveStep.FLIP})
-#: Steps during which a cell may refuse the tenant.
-REFUSING = frozenset({MoveStep.KEYS, MoveStep.FLIP, MoveStep.OPEN, MoveStep.UNDO})
 #: New jobs go where they went before.
 BEFORE_FLIP = frozenset({MoveStep.PREPARE, MoveStep.CLOSE, MoveStep.KEYS, MoveStep.FLIP})
+#: Steps at whose beginning a cell may refuse the tenant: they are not made to wait.
+REFUSING = frozenset({MoveStep.KEYS, MoveStep.FLIP, MoveStep.OPEN, MoveStep.UNDO})
+#: Steps that leave the tenant refused when they fail, and can be taken back. After the change of
+#: the placement a failing `OPEN` is repeated: the cells that are wanted have jobs by then.
+TAKEN_BACK = BEFORE_FLIP - {MoveStep.PREPARE}
+
+
+def listed(steps: Collection[MoveStep]) -> str:
+    """Steps as SQL has them after ``IN``."""
+    return "(" + ", ".join(f"'{step}'" for step in sorted(steps)) + ")"
+
 
 COLUMNS = """tenant, wanted, step, fence, runner, started_at, changed_at, transferred, error,
            now() - changed_at AS age, lease_expires_at > now() AS runs"""
@@ -75,9 +82,9 @@ REQUEST = f"""
     ON CONFLICT (tenant) DO NOTHING
     RETURNING {COLUMNS}
 """
-CANCEL = """
+CANCEL = f"""
     UPDATE moves SET step = 'undo', changed_at = now()
-    WHERE tenant = %(tenant)s AND step IN ('prepare', 'close', 'keys', 'flip', 'undo')
+    WHERE tenant = %(tenant)s AND step IN {listed(BEFORE_FLIP | {MoveStep.UNDO})}
     RETURNING tenant
 """
 READ = f"SELECT {COLUMNS} FROM moves"
@@ -94,7 +101,7 @@ TAKE = f"""
         WHERE (runner = %(runner)s OR lease_expires_at <= now())
           AND tenant <> ALL (%(without)s::text[])
           AND (%(only)s::text IS NULL OR tenant = %(only)s)
-        ORDER BY (step IN ('keys', 'flip', 'open', 'undo') AND error = '') DESC,
+        ORDER BY (step IN {listed(REFUSING)} AND error = '') DESC,
                  lease_expires_at, tenant
         LIMIT 1
         FOR UPDATE SKIP LOCKED

@@ -18,9 +18,9 @@ from models.cells.databases import CellDatabases, UnknownCell
 from models.cells.fences import StaleRunner
 from models.cells.move_steps import KNOWN_SECONDS, MoveRunner
 from models.cells.moves import (
-    CLOSED,
     LEASE_SECONDS,
     REFUSING,
+    TAKEN_BACK,
     Move,
     MoveLost,
     MoveStep,
@@ -136,7 +136,7 @@ class Mover:
         logger.warning("the move of %s cannot go on (%s): %s", move.tenant, move.step, message)
         self._paused[move.tenant] = time.monotonic() + PAUSE_SECONDS
         try:
-            if move.step in CLOSED and move.age_seconds > GIVE_UP_SECONDS:
+            if move.step in TAKEN_BACK and move.age_seconds > GIVE_UP_SECONDS:
                 # Its tenant is refused meanwhile, although the cell that it lives in may be well.
                 logger.warning("the move of %s is taken back", move.tenant)
                 advance(self._databases.registry, move, MoveStep.UNDO)

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from sqlalchemy import Engine
 
+import app.cli.cells
 import app.config
 from app.cells.new_tenants import place
 from app.cli.cells import cells as cells_group
@@ -26,7 +28,13 @@ from app.stack.spec import PROJECT_ROOT
 from app.tenants.changes import create_tenant
 from app.tenants.keys import presented
 from models.cells.placements import read_placement
-from models.cells.registry import TENANTS_OF_A_CELL, read_cells, read_identity
+from models.cells.registry import (
+    TENANTS_OF_A_CELL,
+    CellRow,
+    identify,
+    read_cells,
+    read_identity,
+)
 from models.settings import DatabaseSettings
 from models.store.session import open_engine
 from tests.integration.conftest import fresh_database
@@ -69,6 +77,11 @@ def add(type_line: Type, name: str, url: str, more: str = "") -> Result:
     return type_line(f"cells add {name} --database-url {url} --broker-url {BROKER} {more}")
 
 
+def add_two(type_line: Type, urls: list[str]) -> None:
+    for name, url in zip(("cell-1", "cell-2"), urls, strict=False):
+        assert add(type_line, name, url).exit_code == 0
+
+
 BROKER = f"amqp://fairline:{SECRET}@mq1:5672//"
 
 
@@ -106,8 +119,7 @@ def test_cells_are_added_listed_and_drained(
 def test_adding_a_cell_again_changes_its_address(
     type_line: Type, urls: list[str], databases: list[DatabaseFixture]
 ) -> None:
-    add(type_line, "cell-1", urls[0])
-    add(type_line, "cell-2", urls[1])
+    add_two(type_line, urls)
     assert add(type_line, "cell-2", urls[1], "--region us").exit_code == 0
     [_, cell] = read_cells(databases[0].engine)
     assert (cell.number, cell.region) == (2, "us")
@@ -131,8 +143,7 @@ def test_adding_a_cell_again_leaves_the_placements_of_its_tenants(
     type_line: Type, urls: list[str], databases: list[DatabaseFixture]
 ) -> None:
     """A spread has closed the cell to processes that know this version, before it flips."""
-    add(type_line, "cell-1", urls[0])
-    add(type_line, "cell-2", urls[1])
+    add_two(type_line, urls)
     type_line("tenants create old --cell cell-1")
     create_tenant(databases[0].engine, "unplaced")
     before = read_placement(databases[0].engine, "old")
@@ -158,8 +169,7 @@ def test_wrong_cells_are_refused(type_line: Type, name: str, url: str, broker: s
 def test_tenants_are_created_in_the_cell_with_the_fewest_or_the_named_one(
     type_line: Type, urls: list[str], databases: list[DatabaseFixture]
 ) -> None:
-    add(type_line, "cell-1", urls[0])
-    add(type_line, "cell-2", urls[1])
+    add_two(type_line, urls)
     for name, more in (("one", ""), ("two", ""), ("three", "--cell cell-2"), ("four", "")):
         done = type_line(f"tenants create {name} {more}")
         assert done.exit_code == 0, done.output
@@ -193,8 +203,7 @@ def test_a_key_is_shown_although_another_cell_of_its_tenant_is_away(
     databases: list[DatabaseFixture],
     postgres: Running[EmbeddedPostgres],
 ) -> None:
-    add(type_line, "cell-1", urls[0])
-    add(type_line, "cell-2", urls[1])
+    add_two(type_line, urls)
     type_line("tenants create one --cell cell-1")
     databases[0].execute("""UPDATE placements SET cells = '{"cell-1": 1, "cell-2": 1}'""")
     with unreachable(postgres.service, databases[1].engine):
@@ -278,8 +287,7 @@ def test_only_the_first_cell_may_have_had_tenants_before(
 def test_a_cell_is_removed_once_nobody_lives_there(
     type_line: Type, urls: list[str], databases: list[DatabaseFixture]
 ) -> None:
-    add(type_line, "cell-1", urls[0])
-    add(type_line, "cell-2", urls[1])
+    add_two(type_line, urls)
     type_line("tenants create one --cell cell-2")
     assert type_line("cells remove cell-9").exit_code == 1
     assert "not drained" in type_line("cells remove cell-2").output
@@ -302,8 +310,7 @@ def test_the_number_of_a_removed_cell_is_given_to_no_other(
     type_line: Type, urls: list[str], databases: list[DatabaseFixture]
 ) -> None:
     """Tenants and jobs that were moved away have it in their ids."""
-    add(type_line, "cell-1", urls[0])
-    add(type_line, "cell-2", urls[1])
+    add_two(type_line, urls)
     type_line("cells drain cell-2")
     assert type_line("cells remove cell-2").exit_code == 0
     reused = add(type_line, "cell-2", urls[2], "--number 2")
@@ -316,14 +323,36 @@ def test_the_number_of_a_removed_cell_is_given_to_no_other(
     assert type_line("cells remove cell-9").exit_code == 0, "twice"
 
 
+def test_a_database_keeps_the_number_that_was_written_before_the_command_died(
+    type_line: Type,
+    urls: list[str],
+    databases: list[DatabaseFixture],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its own commit comes first: the registry must not give it another."""
+    add_two(type_line, urls)
+
+    def die_after(engine: Engine, cell: CellRow, *, first: bool) -> None:
+        identify(engine, cell, first=first)
+        raise SystemExit(9)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(app.cli.cells, "identify", die_after)
+        assert add(type_line, "cell-3", urls[2], "--number 7").exit_code == 9
+    assert [cell.name for cell in read_cells(databases[0].engine)] == ["cell-1", "cell-2"]
+    assert read_identity(databases[2].engine) == (7, "cell-3")
+    again = add(type_line, "cell-4", urls[2])
+    assert again.exit_code == 0 and "number 7" in again.output
+    assert read_identity(databases[2].engine) == (7, "cell-4")
+
+
 def test_a_cell_that_keeps_submissions_of_others_is_not_removed(
     type_line: Type,
     urls: list[str],
     databases: list[DatabaseFixture],
     postgres: Running[EmbeddedPostgres],
 ) -> None:
-    add(type_line, "cell-1", urls[0])
-    add(type_line, "cell-2", urls[1])
+    add_two(type_line, urls)
     type_line("cells drain cell-2")
     databases[1].execute(
         """INSERT INTO intake_jobs (id, job_ids, tenant, tenant_id, cell, body)
@@ -340,8 +369,7 @@ def test_a_cell_that_keeps_submissions_of_others_is_not_removed(
 def test_a_tenant_that_is_being_created_is_created_once(
     type_line: Type, urls: list[str], databases: list[DatabaseFixture]
 ) -> None:
-    add(type_line, "cell-1", urls[0])
-    add(type_line, "cell-2", urls[1])
+    add_two(type_line, urls)
     registry = databases[0].engine
     engines = {"cell-1": registry, "cell-2": databases[1].engine}
     # Neither has created it yet; by now the other cell has fewer tenants.
