@@ -17,6 +17,8 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.support.stolen_time import STAT, StolenTime
+
 # Jobs of tests are of the types to try things out with; for every process that a test starts.
 os.environ.setdefault("FAIRLINE_DEMO_TYPES", "true")
 
@@ -89,11 +91,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Temporary folders of this run alone, in memory if there is room.
+    """In CI, patience with the machine; temporary folders of this run alone, in memory if it fits.
 
     pytest closes the folder that its runs share to other users each time one starts, and the
     embedded PostgreSQL of another run, which has a user account of its own, loses its files.
     """
+    if os.environ.get("CI") and STAT.exists():
+        config.pluginmanager.register(StolenTime())
     if config.option.basetemp is None and not hasattr(config, "workerinput"):
         asked = [Path(word.partition("::")[0]).resolve() for word in config.args]
         if not any(related(path, folder) for path in asked for folder in ON_DISK) and (

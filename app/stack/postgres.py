@@ -64,6 +64,7 @@ class AdminConnection(psycopg2.extensions.connection):
     """A connection for CREATE and DROP DATABASE, which wait for a checkpoint, however slow."""
 
     #: Read by the wait callback of ``models.store.session``, where a process has one.
+    connect_seconds = 30.0
     statement_seconds = 120.0
 
 
@@ -173,7 +174,7 @@ class EmbeddedPostgres:
 
     def is_ready(self) -> bool:
         try:
-            with self._admin():
+            with closing(self._connect(psycopg2.extensions.connection, seconds=2)):
                 return True
         except psycopg2.OperationalError:
             return False
@@ -190,16 +191,21 @@ class EmbeddedPostgres:
         with self._admin() as cursor:
             cursor.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
-    @contextmanager
-    def _admin(self) -> Iterator[psycopg2.extensions.cursor]:
-        connection = psycopg2.connect(
-            connection_factory=AdminConnection,
+    def _connect(
+        self, kind: type[psycopg2.extensions.connection], *, seconds: int
+    ) -> psycopg2.extensions.connection:
+        return psycopg2.connect(
+            connection_factory=kind,
             dbname="postgres",
             user=SUPERUSER,
             host=str(self.sockets),
             port=PORT,
-            connect_timeout=2,
+            connect_timeout=seconds,
         )
+
+    @contextmanager
+    def _admin(self) -> Iterator[psycopg2.extensions.cursor]:
+        connection = self._connect(AdminConnection, seconds=30)
         with closing(connection), connection.cursor() as cursor:
             connection.autocommit = True
             yield cursor

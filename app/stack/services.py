@@ -81,7 +81,7 @@ class Running(Generic[S]):
 
 
 @contextmanager
-def running(service: S, logs: Path, seconds: float = 60.0) -> Iterator[Running[S]]:
+def running(service: S, logs: Path, seconds: float = 120.0) -> Iterator[Running[S]]:
     """The service, ready to be used inside the ``with`` block and stopped after it."""
     service.prepare()
     server = Running(service, logs)

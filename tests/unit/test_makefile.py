@@ -69,3 +69,28 @@ def test_clean_removes_no_folder_that_is_not_a_cluster(clone: Path) -> None:
     (clone / "other/layout.json").unlink()
     make(clone, "clean", "CLUSTER_HOME=other")
     assert (clone / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("ci", "first", "alone", "passes", "runs"),
+    [
+        pytest.param("", 1, 0, False, 1, id="not in CI"),
+        pytest.param("true", 0, 1, True, 1, id="passes"),
+        pytest.param("true", 1, 0, True, 2, id="passes alone"),
+        pytest.param("true", 1, 1, False, 2, id="fails alone"),
+        pytest.param("true", 2, 0, False, 1, id="broken off"),
+    ],
+)
+def test_what_fails_beside_others_in_ci_has_to_pass_alone(
+    clone: Path, ci: str, first: int, alone: int, passes: bool, runs: int
+) -> None:
+    python = clone / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    cases = f'case "$*" in *--last-failed*) exit {alone};; *) exit {first};; esac'
+    python.write_text(f'#!/bin/sh\necho "$*" >> calls\n{cases}\n')
+    python.chmod(0o755)
+    (clone / "one.mk").write_text("include Makefile\none:\n\t$(call tests,tests/one,-n 3)\n")
+    done = make(clone, "--file=one.mk", "one", f"CI={ci}")
+    assert (done.returncode == 0) == passes, done.stderr
+    calls = (clone / "calls").read_text().splitlines()
+    assert len(calls) == runs and all("pytest tests/one" in call for call in calls)
