@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -112,15 +113,18 @@ def change(name: str, weights: Mapping[str, float] | None, wait: bool) -> None:
 
 
 def follow(found: CellDatabases, name: str) -> None:
-    """Show a move until it has ended."""
+    """Show a move until it has ended: its steps as lines where there is no terminal for a bar."""
     first = read_move(found.registry, name)
     total = 0 if first is None else jobs_to_go(found, first)
-    last = ""
+    last, step, bare = "", "", not sys.stdout.isatty()
     with click.progressbar(
         length=max(total, 1), label=f"moving {name}", item_show_func=lambda item: item
     ) as bar:
         while (current := read_move(found.registry, name)) is not None:
-            bar.update(current.transferred - bar.pos, step_text(current))
+            before, step = step, step_text(current)
+            bar.update(current.transferred - bar.pos, step)
+            if bare and step != before:
+                click.echo(f"  {step}")
             if current.error and current.error != last:
                 last = current.error
                 click.echo(f"\n{last}", err=True)

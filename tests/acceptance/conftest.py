@@ -1,4 +1,7 @@
-"""One stack for all tests that disturb it under load; each of them finds it ready."""
+"""One stack for all tests that disturb it under load; each of them finds it ready.
+
+It is stopped when the last of them has ended: all tests after them would share the machine with it.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,14 @@ def need_rabbitmq() -> None:
         pytest.skip(NOT_INSTALLED)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def shared_stack() -> Iterator[Stack]:
     need_rabbitmq()
     with embedded_stack(**MEDIUM_ONLY, BROKER="rabbitmq", WORKERS_MEDIUM="2") as stack:
         yield stack
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def platform_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """All pools, leases that run out soon, large things in S3, and other people's job types."""
     need_rabbitmq()

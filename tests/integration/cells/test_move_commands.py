@@ -14,6 +14,7 @@ from app.cli import placements
 from app.cli.tenants import tenants
 from app.scheduler.maintenance.mover import Mover
 from models.cells.databases import CellDatabases
+from models.cells.moves import MoveStep
 from tests.support.moving_cells import A, B, MovingCells
 from tests.support.waiting import wait_for
 
@@ -58,6 +59,9 @@ def test_a_tenant_is_moved_and_waited_for(cells: MovingCells) -> None:
     assert code == 0, said
     assert "tenant acme: to cell-b" in said
     assert "tenant acme: in cell-b" in said
+    steps = [line.split(",")[0].strip() for line in said.splitlines() if line.startswith("  ")]
+    order = [step.value for step in MoveStep]
+    assert steps and steps == sorted(steps, key=order.index), said
     assert {cell for [(cell, _)] in cells.jobs().values()} == {B}
     rows = cells.registry_rows("SELECT via, what, tenant, after FROM audit_log ORDER BY id")
     assert [(row.via, row.what, row.tenant) for row in rows] == [
