@@ -97,11 +97,12 @@ def read_groups(
     rows = connection.exec_driver_sql(READ_GROUPS, asked).mappings()
     groups = tuple({**row, "message": message_of(row)} for row in rows)
     took = clock() - began
-    slow = took * KEEP_TIMES > DEAD_LETTERS.every_seconds
-    counted_at = groups[0]["counted_at"] if slow and groups else None
+    # That there are none is not kept: the page could not say when that was.
+    keep = bool(groups) and took * KEEP_TIMES > DEAD_LETTERS.every_seconds
+    counted_at = groups[0]["counted_at"] if keep else None
     found = DeadLetterGroups(groups, counted_at, clock() + took * KEEP_TIMES)
     _cached.pop(tenant_id, None)
-    if slow:
+    if keep:
         if len(_cached) >= KEEP_MOST:
             _cached.clear()
         _cached[tenant_id] = found

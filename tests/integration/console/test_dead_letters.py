@@ -22,6 +22,12 @@ MAKE_DEAD = """
 """
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look of the test before, if the machine was slow, is not this one's."""
+    monkeypatch.setattr(dead_letters, "_cached", {})
+
+
 def make_dead(
     database: DatabaseFixture, kind: str, error: str | None, jobs: int, tenant: int = 1
 ) -> list[str]:
@@ -117,6 +123,15 @@ def test_a_look_that_took_long_is_kept_and_says_so(
         fresh = dead_letters.read_groups(connection, None, lambda: next(ticks))
     assert first is kept and first.counted_at is not None and first.total == 1
     assert fresh.total == 2 and fresh.counted_at is None
+
+
+def test_that_there_are_none_is_not_kept(console: Browser, database: DatabaseFixture) -> None:
+    """The page says of a look that it is an old one with its groups."""
+    ticks = iter([0.0, 1.0, 1.0, 2.0, 2.0, 2.0])
+    with database.engine.connect() as connection:
+        assert not dead_letters.read_groups(connection, None, lambda: next(ticks)).groups
+        make_dead(database, "fail", "TIMEOUT", 1)
+        assert dead_letters.read_groups(connection, None, lambda: next(ticks)).total == 1
 
 
 def test_a_replay_in_progress_is_shown_and_can_be_cancelled(
