@@ -109,6 +109,8 @@ def test_failed_job_is_a_failed_task_and_one_that_waits_for_a_retry_is_not(
 ) -> None:
     failing = client.submit_job("fail", {"class": "PERMANENT", "message": "no such role"})
     client.stack.wait(lambda: client.job(failing).status == "dead", "the job to fail", 20)
+    # A worker gathers its events for a moment, and the page does not load itself again.
+    client.stack.wait(lambda: task_state(client, failing) == "FAILURE", "Flower", 20)
     page.goto(flower(client, f"/task/{failing}"))
     expect(page.get_by_text("FAILURE", exact=True)).to_be_visible()
     expect(page.locator("#task-page")).to_contain_text("PERMANENT: no such role")
