@@ -7,23 +7,21 @@ from loadtest.report import Table, markdown
 from loadtest.simulation.world import KINDS, POOL_NAMES, slot_seconds
 from loadtest.sizing.inputs import (
     API,
+    APPLICATION_BYTES,
     CELL_MOST_PER_SECOND,
     CELL_PER_SECOND,
     GROUPED_MS,
     GROUPED_WAL,
+    HEADROOM,
     INPUTS,
+    ONE_MACHINE_PER_SECOND,
     OTHERS,
     POSTGRES,
     SCHEDULER_PER_SECOND,
     STORED_BYTES,
     WORKERS,
 )
-from loadtest.sizing.model import (
-    HEADROOM,
-    ONE_MACHINE_PER_SECOND,
-    Size,
-    overhead_cores,
-)
+from loadtest.sizing.model import Size, overhead_cores
 
 SIZES = {"1 thousand": 1e3, "100 thousand": 1e5, "10 million": 1e7, "2 billion": 2e9}
 
@@ -37,7 +35,7 @@ yours and put its figures into `loadtest/sizing/inputs.py`."""
 INPUT_TEXT = """\
 Measured on machines with two cores, see [performance.md](performance.md). Jobs that do nothing, \
 with payloads of some bytes: what your jobs compute is yours, and what they carry is added to WAL \
-and disk. A job that comes alone pays for three commits; under load they are shared. In between \
+and disk. A job that comes alone pays for two commits; under load they are shared. In between \
 the cost is taken to fall as a power of the rate. Flushes are the writes that jobs wait for; what \
 checkpoints and vacuum write besides was not measured."""
 SIZE_TEXT = """\
@@ -137,7 +135,8 @@ def limit_table() -> Table:
         ),
         (
             "disk",
-            f"{STORED_BYTES / 1000:.1f} kB per finished job, {KEPT_TEXT}",
+            f"{STORED_BYTES / 1000:.2g} kB per finished job, {KEPT_TEXT}; of an application "
+            f"{APPLICATION_BYTES / 1000:.2g} kB, {APPLICATION_BYTES / STORED_BYTES:.1f} times that",
             "a shorter `FAIRLINE_KEEP_FINISHED_DAYS`; payloads above 64 KiB are in the blob store",
         ),
     ]

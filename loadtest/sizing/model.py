@@ -11,6 +11,7 @@ from loadtest.sizing.inputs import (
     ARCHIVE_GB_MONTH,
     BUSY,
     CELL_PER_SECOND,
+    CLUSTER_CORES,
     COPIES,
     CORE_HOUR,
     FILLED,
@@ -18,8 +19,11 @@ from loadtest.sizing.inputs import (
     GROUPED_MS,
     GROUPED_PER_SECOND,
     GROUPED_WAL,
+    HEADROOM,
     IDLE_PERCENT,
     KEPT_DAYS,
+    ONE_MACHINE_CORES,
+    ONE_MACHINE_PER_SECOND,
     OTHERS,
     PEAK,
     POSTGRES,
@@ -34,12 +38,6 @@ from loadtest.sizing.inputs import (
 from models.pools import POOLS
 
 DAY_SECONDS, MONTH_HOURS = 86_400, 720
-#: Slots that are kept free at the peak, as the autoscaler does in ``short``.
-HEADROOM = 0.2
-#: Up to this peak a machine with two cores does all of it.
-ONE_MACHINE_PER_SECOND, ONE_MACHINE_CORES = 10.0, 2.0
-#: Cores of the three machines that survive the loss of one.
-CLUSTER_CORES = 6.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import itertools
 import re
 
 import pytest
 
+from loadtest.sizing import model
 from loadtest.sizing.__main__ import DOCUMENT
 from loadtest.sizing.document import SIZES, document
 from loadtest.sizing.inputs import ASSUMED, GROUPED_MS, INPUTS, SINGLE_MS, STORED_BYTES
@@ -29,6 +32,13 @@ def test_every_input_names_a_command_that_exists_or_is_assumed() -> None:
         else:
             module = command.removeprefix("python -m ").replace(".", "/")
             assert (ROOT / f"{module}.py").exists(), command
+
+
+def test_the_model_has_no_figures_of_its_own_but_the_calendars() -> None:
+    made = [
+        node for node in ast.parse(inspect.getsource(model)).body if isinstance(node, ast.Assign)
+    ]
+    assert [ast.unparse(one) for one in made] == ["DAY_SECONDS, MONTH_HOURS = (86400, 720)"]
 
 
 def test_more_jobs_need_more_of_everything_and_cost_less_each() -> None:
