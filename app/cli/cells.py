@@ -13,6 +13,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.cli.errors import FairlineGroup
 from app.cli.tenants import database, show_table, tenants
+from app.tenants.changes import new_tenant
+from app.tenants.terms import Change
 from models.audit import Act, record_first
 from models.cells.databases import CellDatabases
 from models.cells.intake_jobs import count_all_waiting
@@ -79,8 +81,11 @@ def all_cells() -> Iterator[CellDatabases]:
 
 
 @contextmanager
-def new_home(name: str, cell: str | None) -> Iterator[Engine]:
-    """The database that a new tenant is to be created in; without cells, the only one."""
+def new_home(name: str, cell: str | None, change: Change | None = None) -> Iterator[Engine]:
+    """The database that a new tenant is to be created in; without cells, the only one.
+
+    A tenant that cannot be created is placed nowhere: ValidationFailed says why.
+    """
     from app.config import settings
 
     if not settings().registry_url:
@@ -91,6 +96,7 @@ def new_home(name: str, cell: str | None) -> Iterator[Engine]:
         return
     from app.cells.new_tenants import place
 
+    new_tenant(name, change)
     with all_cells() as found:
         chosen = place(found.registry, found.engine, name, cell, settings().region)
         yield found.engine(chosen)

@@ -197,6 +197,16 @@ def test_tenants_are_created_in_the_cell_with_the_fewest_or_the_named_one(
     assert type_line("tenants where nobody").exit_code == 1
 
 
+def test_a_tenant_that_cannot_be_created_is_placed_nowhere(
+    type_line: Type, urls: list[str]
+) -> None:
+    add_two(type_line, urls)
+    for line in ("create one --tier free --weight 2", "create _one", "ensure _one"):
+        assert type_line(f"tenants {line}").exit_code == 1, line
+    assert len(type_line("tenants where").output.splitlines()) == 1
+    assert type_line("tenants create one --cell cell-2").exit_code == 0
+
+
 def test_a_key_is_shown_although_another_cell_of_its_tenant_is_away(
     type_line: Type,
     urls: list[str],

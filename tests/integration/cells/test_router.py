@@ -310,6 +310,27 @@ def test_a_new_tenant_is_placed_where_there_are_the_fewest(
     assert len(cells.jobs_in("cell-2")) == 1
 
 
+def test_a_tenant_that_cannot_be_created_is_placed_nowhere(
+    cells: Installation, keys: dict[str, str], operator: str
+) -> None:
+    path = "/operator/tenants"
+    for body in ({"name": "third", "tier": "free", "weight": 2}, {"name": "third", "other": 1}):
+        refused = cells.call(operator, "POST", path, body)
+        assert refused.status_code == 422, refused.text
+    assert cells.call(operator, "POST", f"{path}?other=1", {"name": "third"}).status_code == 422
+    assert cells.call(operator, "POST", path, ["third"]).status_code == 422
+    browser, own = Client(cells.router), {"Sec-Fetch-Site": "same-origin"}
+    browser.post("/console/sign-in", data={"key": operator}, headers=own)
+    form = {"name": "third", "tier": "best"}
+    assert browser.post("/console/tenants", data=form, headers=own).status_code == 422
+    placed = cells.databases["cell-1"].query("SELECT tenant FROM placements ORDER BY tenant")
+    assert [row.tenant for row in placed] == ["first", "second"]
+    made = browser.post("/console/tenants", data={"name": "third", "tier": "pro"}, headers=own)
+    assert made.status_code == 303
+    made = cells.call(operator, "POST", f"{path}?cell=cell-2", {"name": "fourth"})
+    assert made.status_code == 201 and cells.tenant_id("fourth", "cell-2")
+
+
 def test_nobody_else_places_tenants(cells: Installation, keys: dict[str, str]) -> None:
     for key, status in ((None, 401), (keys["cell-1"], 403)):
         made = cells.call(key, "POST", "/operator/tenants", {"name": "stranger"})
