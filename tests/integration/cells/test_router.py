@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from werkzeug.test import Client
+from werkzeug.test import Client, TestResponse
 
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import Running
@@ -16,6 +16,7 @@ from app.tenants.changes import issue_key, revoke_key
 from models.jobs.ids import cell_number
 from tests.integration.conftest import fresh_database
 from tests.support.away_tenants import close_tenant, open_tenant
+from tests.support.http_client import opened
 from tests.support.installation import Installation, installed
 from tests.support.several_cells import unreachable
 from tests.support.waiting import wait_for
@@ -142,6 +143,26 @@ def test_a_key_goes_where_the_new_placement_sends_it(
         assert job_id in cells.jobs_in(placement.choose(name.encode()))
         assert cells.submit(keys["cell-1"], name).json["id"] == job_id, "a repetition"
     assert len(cells.jobs_in("cell-1")) + len(cells.jobs_in("cell-2")) == 20
+
+
+def test_a_process_that_knows_nothing_of_cells_admits_no_key_of_a_spread_tenant(
+    cells: Installation, keys: dict[str, str], tmp_path: Path
+) -> None:
+    """The key may belong to the other cell, where the same request was admitted."""
+    tenant_id, database = cells.tenant_id("first", "cell-1"), cells.databases["cell-1"]
+    job, sent = {"type": "echo", "payload": {}}, {"Authorization": f"Bearer {keys['cell-1']}"}
+    with opened(database, tmp_path) as app:
+
+        def submit(key: str) -> TestResponse:
+            headers = {**sent, "Idempotency-Key": key}
+            return Client(app).post("/jobs", json=job, headers=headers)
+
+        assert submit("before").status_code == 202, "it was never moved"
+        open_tenant(database.engine, tenant_id, cells.place("first", cell_1=1.0, cell_2=1.0))
+        refused = submit("after")
+        assert (refused.status_code, refused.get_json()["code"]) == (503, "TENANT_MOVED")
+        assert Client(app).post("/jobs", json=job, headers=sent).status_code == 202
+    assert len(database.query("SELECT FROM idempotency_keys")) == 1
 
 
 def test_a_cell_that_is_away_takes_nobody_with_it(
