@@ -391,6 +391,35 @@ def test_a_tenant_that_is_being_created_is_created_once(
     assert place(registry, engines.__getitem__, "acme", "cell-2") == "cell-2"
 
 
+def test_a_database_that_was_not_migrated_is_an_error_of_one_line(
+    type_line: Type, urls: list[str], databases: list[DatabaseFixture]
+) -> None:
+    add_two(type_line, urls)
+    databases[1].execute("DROP TABLE api_keys")
+    databases[2].execute("DROP TABLE cell_identity")
+    for line in (
+        "keys list",
+        f"cells add cell-3 --database-url {urls[2]} --broker-url {BROKER}",
+    ):
+        done = type_line(line)
+        assert done.exit_code == 1 and len(done.stderr.splitlines()) == 1, done.output
+        assert "does not exist): flask --app app migrate" in done.stderr
+    databases[0].execute("ALTER TABLE cells DROP COLUMN region")
+    assert "has not been migrated" in type_line("cells list").stderr
+
+
+def test_a_tenant_of_a_cell_that_the_registry_does_not_know_is_an_error_of_one_line(
+    type_line: Type, urls: list[str], databases: list[DatabaseFixture]
+) -> None:
+    """As after the registry was restored."""
+    add_two(type_line, urls)
+    type_line("tenants create one --cell cell-2")
+    databases[0].execute("DELETE FROM cells WHERE name = 'cell-2'")
+    done = type_line("keys issue --tenant one")
+    assert done.exit_code == 1, done.output
+    assert done.stderr == "Error: there is no cell 'cell-2': see cells list and tenants where\n"
+
+
 def test_without_a_registry_there_are_no_cells(
     urls: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
