@@ -195,6 +195,24 @@ def test_a_cell_that_is_away_takes_nobody_with_it(
     wait_for(lambda: cells.submit("fair_abcdefgh_" + "x" * 32).status_code == 401)
 
 
+def test_without_the_home_cell_pages_and_operators_get_503_and_api_keys_of_other_cells_go_on(
+    cells: Installation, keys: dict[str, str], operator: str, postgres: Running[EmbeddedPostgres]
+) -> None:
+    browser, own = Client(cells.router), {"Sec-Fetch-Site": "same-origin"}
+    signed_in = browser.post("/console/sign-in", data={"key": keys["cell-2"]}, headers=own)
+    assert signed_in.status_code == 303, signed_in.text
+    page = {**own, "Accept": "text/html"}
+    assert browser.get("/tenant", headers=page).status_code == 200
+    assert cells.submit(keys["cell-2"]).status_code == 202
+    with unreachable(postgres.service, cells.databases["cell-1"].engine):
+        assert cells.submit(keys["cell-2"]).status_code == 202
+        wait_for(lambda: browser.get("/tenant", headers=page).status_code == 503, 20)
+        assert cells.call(operator, "GET", "/operator/tenants").status_code == 503
+        assert cells.call(None, "GET", "/readyz").status_code == 503
+        # A load balancer that asks this goes on sending requests.
+        assert cells.call(None, "GET", "/healthz").status_code == 200
+
+
 def test_new_jobs_of_a_spread_tenant_go_to_the_cells_that_are_there(
     cells: Installation, keys: dict[str, str], postgres: Running[EmbeddedPostgres]
 ) -> None:
