@@ -1,5 +1,8 @@
 """New tenants: each is placed in a cell, in the registry, before it is created there.
 
+Only one whose name and terms are valid: what is placed is not taken back, as somebody else may be
+about to create a tenant of that name there.
+
 Dying in between leaves a placement without a tenant: creating it again uses that, or another cell
 if one is asked for, once nobody else can be about to create it.
 """
@@ -9,19 +12,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs
 
-import orjson
 from sqlalchemy import Engine
+from werkzeug.wrappers import Request
 
 from app.api.auth.access import Access, authorize
-from app.api.http.body import read_body
+from app.api.http.body import BodyLimits, read_body, read_document, validate_body
+from app.api.schemas.requests import NewTenant
 from app.api.services import Services
-from app.cells.fan_out import begin, copied
-from app.errors import CellUnavailable, Conflict
+from app.cells.fan_out import begin, copied, query_of
+from app.console.tenants.terms_form import parse_tenant
+from app.errors import CellUnavailable, Conflict, FairlineError
 from app.policy.placement import Placement
+from app.tenants.changes import new_tenant
 from app.tenants.scopes import Scope
-from app.tenants.tenant import is_tenant_name
 from models.cells.placements import (
     PlacementRow,
     change_placement,
@@ -123,8 +127,8 @@ def create(
         engine: Engine = app.extensions["fairline"].engine
         return engine
 
-    name = name_in(environ, body)
-    # Without a valid name any cell says what is wrong.
+    name = name_in(copied(environ, body=body), home.body_limits)
+    # Of a request that is not valid any cell says what is wrong.
     cell = wanted
     if name:
         cell = place(registry, engine_of, name, wanted, apps.settings.region)
@@ -134,13 +138,15 @@ def create(
     return begin(app, copied(environ, body=body))(environ, start_response)
 
 
-def name_in(environ: WSGIEnvironment, body: bytes) -> str | None:
-    """The name of the tenant in a JSON document or a form; None if there is no valid one."""
+def name_in(environ: WSGIEnvironment, limits: BodyLimits) -> str | None:
+    """The name of the tenant in a JSON document or a form; None if it cannot be created."""
     try:
         if environ["PATH_INFO"].startswith("/console"):
-            name = parse_qs(body.decode()).get("name", [""])[0].strip()
+            asked = parse_tenant(Request(environ).form.to_dict())
+        elif query_of(environ):  # the cell was taken out of it; there are no other parameters
+            return None
         else:
-            name = orjson.loads(body).get("name")
-    except (ValueError, AttributeError):
+            asked = validate_body(read_document(environ, limits), NewTenant)
+        return new_tenant(asked.name, asked.change()).name
+    except FairlineError:
         return None
-    return name if isinstance(name, str) and is_tenant_name(name) else None

@@ -4,7 +4,8 @@ A submission is validated by the tenant's profile as this process knows it, or b
 registry; it is kept durably in the *host*, a cell of this process's region that is there, and
 answered with the usual 202. ``IntakeHandover`` of the host's scheduler hands it over, once, when
 the tenant's cell is back or another one is promoted in its place. Until then a poll says that the
-job is queued, with the reason ``cell_away``; it can be cancelled here.
+job is queued, with the reason ``cell_away``; it can be cancelled here. Tenants are divided over the
+hosts of a region: a lost cell's load is not one neighbour's alone.
 
 The id of such a job carries the number of its host: that is where it is looked up, by processes of
 other regions too. Who asks its cell first, gets 404 there and then asks the host finds it at one of
@@ -17,7 +18,7 @@ request is handed over (`models.jobs.hand_over`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -37,6 +38,7 @@ from app.cells.intake_services import TenantHomes, intake_services
 from app.cells.tenant_request import TenantRequest
 from app.errors import CellUnavailable, Forbidden, NotFound
 from app.log_ids import CALLER, current_request
+from app.policy.placement import Placement
 from app.tenants.scopes import Scope
 from models.cells.intake_jobs import KeptRow, cancel_kept, find_kept
 from models.jobs.ids import cell_number, parse_id
@@ -51,7 +53,6 @@ if TYPE_CHECKING:
     from app.cells.copied_callers import CopiedCallers
     from app.cells.fan_out import ServedApps
     from app.config import Settings
-    from app.policy.placement import Placement
     from app.tenants.directory import Caller
     from app.tenants.tenant import TenantProfile
 
@@ -91,10 +92,11 @@ class RegionIntake:
         self,
         settings: Settings,
         apps: ServedApps,
-        own_cells: Callable[[], Sequence[str]],
+        own_cells: Callable[[], Sequence[Sequence[str]]],
         copies: CopiedCallers,
     ) -> None:
-        """``own_cells``: the names of the cells of this process's region, in their order."""
+        """``own_cells``: the names of the cells of this process's region, in groups: one of a later
+        group keeps something if there is none of an earlier one."""
         self._settings = settings
         self._apps = apps
         self._own_cells = own_cells
@@ -160,7 +162,7 @@ class RegionIntake:
 
     def _submit(self, environ: WSGIEnvironment, tenant: str, cell: str) -> WSGIApplication | None:
         path = environ["PATH_INFO"]
-        name = self._host_name(cell) if path in SUBMISSIONS else None
+        name = self._host_name(tenant, cell) if path in SUBMISSIONS else None
         if name is None:
             return None
         host = self._there(name)
@@ -180,12 +182,13 @@ class RegionIntake:
                 self._apps.suspect(name)
             raise
 
-    def _host_name(self, cell: str) -> str | None:
-        """The first cell of this region, of those that are there."""
+    def _host_name(self, tenant: str, cell: str) -> str | None:
+        """The cell of this region that keeps what a tenant submits."""
         if not self._settings.region:
             return None
-        there = (name for name in self._own_cells() if not self._apps.is_away(name))
-        return next((name for name in there if name != cell), None)
+        return host_of(
+            tenant, self._own_cells(), lambda name: name != cell and not self._apps.is_away(name)
+        )
 
     def _find(
         self, environ: WSGIEnvironment, tenant: str, cell: str, job: AskedJob, name: str
@@ -296,6 +299,22 @@ class RegionIntake:
             known = IntakeHost(app, services, routes, rows)
             self._hosts[name] = known
         return known
+
+
+def host_of(
+    tenant: str, groups: Iterable[Iterable[str]], is_there: Callable[[str], bool]
+) -> str | None:
+    """One of the cells that are there, of the first group with any: always the same for a tenant,
+    as long as that one is.
+
+    So a repetition with an idempotency key finds the first request. If that is in another host by
+    now, both are kept, and they become one job when they are handed over.
+    """
+    for names in groups:
+        there = {name: 1.0 for name in names if is_there(name)}
+        if there:
+            return Placement(0, there).choose(tenant.encode())
+    return None
 
 
 def guarded(

@@ -13,6 +13,7 @@ from flask import Flask
 from app.cli.audit import audit
 from app.cli.cells import cells
 from app.cli.cells_promote import promote_cell
+from app.cli.cells_remove import remove as _remove  # noqa: F401 - adds a command to those of cells
 from app.cli.encryption import encryption
 from app.cli.errors import FairlineCommand
 from app.cli.keys import keys

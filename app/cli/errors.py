@@ -14,11 +14,15 @@ from typing import Any
 
 import click
 from flask.cli import AppGroup
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from app.errors import FairlineError, FieldError
 from models.audit import Act, Actor, acting
+from models.cells.databases import UnknownCell
 from models.store.errors import StateStoreError
+
+#: PostgreSQL's codes for a column, function or table that does not exist.
+NOT_THERE = ("42703", "42883", "42P01")
 
 
 class FairlineCommand(click.Command):
@@ -37,6 +41,15 @@ class FairlineCommand(click.Command):
             raise click.ClickException(messages or error.detail) from error
         except (StateStoreError, OperationalError) as error:
             raise click.ClickException(unavailable(getattr(error, "orig", error))) from error
+        except UnknownCell as error:
+            raise click.ClickException(f"{error}: see cells list and tenants where") from error
+        except ProgrammingError as error:
+            if (
+                Act.DATABASE_MIGRATE in self.acts
+                or getattr(error.orig, "pgcode", "") not in NOT_THERE
+            ):
+                raise
+            raise click.ClickException(not_migrated(error.orig)) from error
 
     def as_typed(self, wrong: FieldError) -> str:
         """The error, with the option in place of the field that it sets."""
@@ -69,8 +82,23 @@ def unavailable(error: BaseException) -> str:
     """That the database is unavailable, in a line."""
     from app.config import settings
 
-    # The driver's second line asks whether the server is running.
-    message = f"the database is not responding: {str(error).strip().partition(chr(10))[0]}"
+    message = f"the database is not responding: {first_line(error)}"
     if "database_url" in settings().model_fields_set:
         return message
     return f'{message} (for the stack of make up: eval "$(python -m app.stack env)")'
+
+
+def not_migrated(error: BaseException | None) -> str:
+    """That a database has not the tables of this version, in a line."""
+    from app.config import settings
+
+    which = "the database"
+    if settings().registry_url:
+        which = "the registry or the database of a cell"
+    missing = first_line(error)
+    return f"{which} has not been migrated to this version ({missing}): flask --app app migrate"
+
+
+def first_line(error: BaseException | None) -> str:
+    """What a driver's error says first; more lines show the statement, or ask questions."""
+    return str(error).strip().partition("\n")[0]

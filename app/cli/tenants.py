@@ -136,7 +136,7 @@ def create(name: str, in_cell: str | None, change: Change) -> None:
     """Create a tenant."""
     from app.cli.cells import new_home
 
-    with new_home(name, in_cell) as engine:
+    with new_home(name, in_cell, change) as engine:
         show_terms(changes.create_tenant(engine, name, change))
 
 

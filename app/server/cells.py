@@ -58,7 +58,7 @@ def build_router(settings: Settings) -> CellRouter:
         home.extensions["fairline"] = replace(services, cell=row.number)
         return row.name
 
-    def own_cells() -> Sequence[str]:
+    def own_cells() -> Sequence[Sequence[str]]:
         rows = (router.served.row_of(name) for name in router.cell_names())
         return in_turn(settings.region, [row for row in rows if row is not None])
 
@@ -69,13 +69,14 @@ def build_router(settings: Settings) -> CellRouter:
     return router
 
 
-def in_turn(region: str, rows: Sequence[CellRow]) -> list[str]:
-    """The cells of a region, in the order in which they are asked to keep submissions for others.
+def in_turn(region: str, rows: Sequence[CellRow]) -> Sequence[Sequence[str]]:
+    """The cells of a region that keep submissions for others, and those that do if there is none.
 
-    One that is being drained comes last: it is to be removed.
+    These are being drained: to be removed.
     """
     own = [row for row in rows if row.region == region]
-    return [row.name for row in sorted(own, key=lambda row: row.state == "draining")]
+    drained = [row for row in own if row.state == "draining"]
+    return [row.name for row in own if row not in drained], [row.name for row in drained]
 
 
 def settings_of(settings: Settings, row: CellRow) -> Settings:

@@ -70,9 +70,17 @@ class CreatedKey:
     scopes: frozenset[Scope]
 
 
+def new_tenant(name: str, change: Change | None = None) -> TenantProfile:
+    """A tenant that is to be created; ValidationFailed says what is wrong with its name or terms.
+
+    With the limits of its tier, unless the change says otherwise. Writes nothing.
+    """
+    return changed(TenantProfile(0, name, tier_limits=True), change or Change(), POOLS)
+
+
 def create_tenant(engine: Engine, name: str, change: Change | None = None) -> TenantProfile:
-    """A new tenant, with the limits of its tier unless the change says otherwise."""
-    wanted = changed(TenantProfile(0, name, tier_limits=True), change or Change(), POOLS)
+    """Create a tenant; Conflict if there is one of that name."""
+    wanted = new_tenant(name, change)
     with transaction(engine) as connection:
         new = insert(TENANTS).values(_terms(wanted)).on_conflict_do_nothing()
         tenant_id = connection.execute(new.returning(TENANTS.c.id)).scalar()

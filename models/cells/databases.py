@@ -49,7 +49,7 @@ class CellDatabases:
             raise UnknownCell(f"there is no cell {name!r}") from None
 
     def engine(self, name: str) -> Engine:
-        """The engine of a cell, which stays open until `close`."""
+        """The engine of a cell, as it was reached when it was first asked for: see `refresh`."""
         opened = self._opened.get(name)
         if opened is not None:
             return opened[1]

@@ -123,7 +123,6 @@ COUNT = """
     SELECT tenant_id, count(*) AS requests FROM intake_jobs
     WHERE tenant = %(tenant)s AND alias_of IS NULL GROUP BY tenant_id
 """
-COUNT_ALL = "SELECT count(*) AS requests FROM intake_jobs WHERE alias_of IS NULL"
 #: It keeps its key: a repetition that comes here in another outage gets the same ids.
 ALIAS = """
     UPDATE intake_jobs SET alias_of = %(alias_of)s::uuid[], body = ''
@@ -328,11 +327,6 @@ def any_begun(engine: Engine) -> bool:
 def remove_deleted(engine: Engine, tenant: str, ids: Collection[int]) -> int:
     """Delete the rows of tenants of this name that are deleted."""
     return execute(engine, REMOVE_DELETED, {"tenant": tenant, "ids": list(ids)})
-
-
-def count_all_waiting(engine: Engine) -> int:
-    """How many requests of all tenants wait to be handed over."""
-    return int(fetch(engine, COUNT_ALL)[0].requests)
 
 
 def count_waiting(engine: Engine, tenant: str) -> dict[int, int]:

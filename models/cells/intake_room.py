@@ -1,8 +1,9 @@
-"""Counts jobs and bytes of the requests that a cell keeps for other cells, which do not respond."""
+"""Counts the requests that a cell keeps for other cells, which do not respond."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from sqlalchemy import Engine
 
@@ -24,6 +25,24 @@ COUNT_BYTES = """
                 THEN pg_total_relation_size('intake_jobs')
                 ELSE (SELECT coalesce(sum(octet_length(body)), 0) FROM intake_jobs) END AS bytes
 """
+COUNT_KEPT = """
+    SELECT count(*) FILTER (WHERE alias_of IS NULL) AS waiting, count(alias_of) AS answered
+    FROM intake_jobs
+"""
+
+
+class KeptRequests(NamedTuple):
+    """The requests of all tenants that a cell keeps."""
+
+    #: To be handed over.
+    waiting: int
+    #: An earlier request answers for them, which only this cell knows.
+    answered: int
+
+
+def count_kept(engine: Engine) -> KeptRequests:
+    """How many requests of all tenants a cell keeps for other cells."""
+    return KeptRequests._make(fetch(engine, COUNT_KEPT)[0])
 
 
 def count_waiting(engine: Engine, tenants: Sequence[str]) -> list[tuple[int, int]]:

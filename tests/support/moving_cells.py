@@ -174,6 +174,20 @@ class MovingCells:
         with open_as_owner(self.settings) as owner:
             set_cell_state(owner, cell, state)
 
+    @contextmanager
+    def knowing_former(self, cell: str, former: str) -> Iterator[CellDatabases]:
+        """The databases as a process has them that knows a cell by its former address, which is
+        now that of the cell ``former``; the registry has the right one."""
+        databases = CellDatabases(self.registry, self.settings, role=DatabaseRole.SCHEDULER)
+        statement = "UPDATE cells SET database_url = %s WHERE name = %s"
+        with open_as_owner(self.settings) as owner, owner.connect() as connection:
+            rows = databases.cells()
+            connection.exec_driver_sql(statement, (rows[former].database_url, cell))
+            databases.engine(cell)
+            connection.exec_driver_sql(statement, (rows[cell].database_url, cell))
+        yield databases
+        databases.close()
+
     def submit(self, cell: str, key: str | None = None, **fields: Any) -> Any:
         """Submit one job of the tenant to a cell; what became of it."""
         values: dict[str, Any] = {

@@ -18,7 +18,6 @@ from app.admission import IdempotencyKey
 from app.api.http.body import JsonDocument
 from app.errors import invalid_field
 from app.log_ids import PLACEMENT
-from models.jobs.submission import ANY_PLACEMENT
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
@@ -26,6 +25,10 @@ if TYPE_CHECKING:
 HEADER = "Idempotency-Key"
 #: The header in the WSGI environment.
 ENVIRON_KEY = "HTTP_IDEMPOTENCY_KEY"
+
+#: Of a process that knows nothing of cells. A cell refuses a tenant that has ever been moved: the
+#: key may belong elsewhere. A database without cells has no such tenant.
+NO_PLACEMENT = 0
 
 #: In quotes, where a quote and a backslash are escaped; or as it is.
 KEY = re.compile(r'"(?:[ !#-[\]-~]|\\["\\]){1,255}"|[!#-~][ -~]{0,254}')
@@ -46,7 +49,7 @@ def parse_key(
     if key is None:
         wanted = "must be a structured-field string of 1 to 255 printable ASCII characters"
         raise invalid_field(HEADER, f'{wanted}, such as "8e03978e", or the same without quotes')
-    placement = environ.get(PLACEMENT, ANY_PLACEMENT)
+    placement = environ.get(PLACEMENT, NO_PLACEMENT)
     return IdempotencyKey(key, digest_of(environ, document, reading), placement)
 
 

@@ -101,8 +101,7 @@ class IntakeHandover(RoleQueries):
         self._keep_seconds = keep_seconds
         #: Cells that did not answer, and when to ask them again.
         self._ask_at: dict[str, float] = {}
-        #: Names of tenants that the registry does not know, or knows under another id, and when to
-        #: look at their requests again.
+        #: Tenants that the registry does not know, or under another id: when to look at them again.
         self._look_at: dict[str, float] = {}
         self._retire_at = 0.0
         #: Where a turn ended for lack of time: the tenant, and the row of each tenant.
@@ -115,6 +114,8 @@ class IntakeHandover(RoleQueries):
         if now >= self._retire_at and not (tenants and any_begun(self._engine)):
             self._retire()
             self._retire_at = now + RETIRE_SECONDS
+        if tenants:
+            self._databases.refresh()  # a former primary may still be there, and take writes
         rows = read_named_placements(self._databases.registry, tenants) if tenants else []
         placements = {row.tenant: Placement(row.version, row.weights) for row in rows}
         # First those that the last turn had no time for.
@@ -241,7 +242,6 @@ class IntakeHandover(RoleQueries):
         except (StateStoreError, UnknownCell) as error:
             logger.debug("%s is not there: %s", cell, error)
             self._put_off(cell)
-            self._databases.refresh()  # it may be reached in another way by now
             return None
         return rows[0] if rows else None
 

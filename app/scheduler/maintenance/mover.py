@@ -110,6 +110,8 @@ class Mover:
             self._runners[move.tenant] = runner
         runner.renewed(move)
         try:
+            # What a former primary is given is deleted where it came from.
+            self._databases.refresh()
             if runner.run_once():
                 logger.info("the move of %s: %s is done", move.tenant, move.step)
                 return True

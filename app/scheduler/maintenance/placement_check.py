@@ -83,7 +83,7 @@ class PlacementCheck(RoleQueries):
         if self.checked != epoch or now >= self._sweep_at:
             self._seen = None
             self._sweep_at = now + SWEEP_SECONDS
-            self._databases.refresh()
+        self._databases.refresh()
         placements = read_placements(self._databases.registry, self._seen)
         changed = self._check(cell, placements)
         if self._seen is None and placements:

@@ -16,6 +16,7 @@ from sqlalchemy import Engine
 import app.cli.cells
 import app.config
 from app.cells.new_tenants import place
+from app.cli import cells_remove
 from app.cli.cells import cells as cells_group
 from app.cli.keys import keys as keys_group
 from app.cli.tenants import tenants as tenants_group
@@ -34,6 +35,7 @@ from models.cells.registry import (
     identify,
     read_cells,
     read_identity,
+    remove_cell,
 )
 from models.settings import DatabaseSettings
 from models.store.session import open_engine
@@ -65,6 +67,7 @@ def type_line(urls: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     """Runs a command of the groups; the registry is the first database."""
     own = Settings(database_url=urls[0], registry_url=urls[0], blob_url=str(tmp_path))
     monkeypatch.setattr(app.config, "settings", lambda: own)
+    monkeypatch.setattr(cells_remove, "NOTICED_SECONDS", 0.0)
 
     def run(line: str) -> Result:
         group, *arguments = line.split()
@@ -82,6 +85,11 @@ def add_two(type_line: Type, urls: list[str]) -> None:
         assert add(type_line, name, url).exit_code == 0
 
 
+#: A request for the other cell.
+TAKEN_IN = """
+    INSERT INTO intake_jobs (id, job_ids, tenant, tenant_id, cell, body)
+    VALUES (gen_random_uuid(), '{}', 'acme', 1, 'cell-1', '')
+"""
 BROKER = f"amqp://fairline:{SECRET}@mq1:5672//"
 
 
@@ -195,6 +203,16 @@ def test_tenants_are_created_in_the_cell_with_the_fewest_or_the_named_one(
         ["two", "cell-2=1"],
     ]
     assert type_line("tenants where nobody").exit_code == 1
+
+
+def test_a_tenant_that_cannot_be_created_is_placed_nowhere(
+    type_line: Type, urls: list[str]
+) -> None:
+    add_two(type_line, urls)
+    for line in ("create one --tier free --weight 2", "create _one", "ensure _one"):
+        assert type_line(f"tenants {line}").exit_code == 1, line
+    assert len(type_line("tenants where").output.splitlines()) == 1
+    assert type_line("tenants create one --cell cell-2").exit_code == 0
 
 
 def test_a_key_is_shown_although_another_cell_of_its_tenant_is_away(
@@ -354,16 +372,46 @@ def test_a_cell_that_keeps_submissions_of_others_is_not_removed(
 ) -> None:
     add_two(type_line, urls)
     type_line("cells drain cell-2")
-    databases[1].execute(
-        """INSERT INTO intake_jobs (id, job_ids, tenant, tenant_id, cell, body)
-           VALUES (gen_random_uuid(), '{}', 'acme', 1, 'cell-1', '')"""
-    )
+    databases[1].execute(TAKEN_IN)
     refused = type_line("cells remove cell-2")
     assert refused.exit_code == 1 and "keeps 1 submissions" in refused.output
-    databases[1].execute("UPDATE intake_jobs SET alias_of = '{}'")
     with unreachable(postgres.service, databases[1].engine):
         lost = type_line("cells remove cell-2")
     assert lost.exit_code == 0 and "does not answer" in lost.stderr
+
+
+def test_a_cell_that_alone_knows_ids_is_removed_once_that_is_confirmed(
+    type_line: Type, urls: list[str], databases: list[DatabaseFixture]
+) -> None:
+    add_two(type_line, urls)
+    type_line("cells drain cell-2")
+    databases[1].execute(TAKEN_IN)
+    databases[1].execute("UPDATE intake_jobs SET alias_of = '{}'")
+    asked = type_line("cells remove cell-2")
+    assert asked.exit_code == 1 and "ids of 1 submissions" in asked.output
+    assert len(read_cells(databases[0].engine)) == 2
+    done = type_line("cells remove cell-2 --yes")
+    assert done.exit_code == 0 and done.stderr == ""
+
+
+def test_what_comes_to_a_cell_while_it_is_removed_is_reported(
+    type_line: Type,
+    urls: list[str],
+    databases: list[DatabaseFixture],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """API processes know the cell for up to a second more."""
+    add_two(type_line, urls)
+    type_line("cells drain cell-2")
+
+    def take_in(_: Engine, name: str) -> bool:
+        databases[1].execute(TAKEN_IN)
+        return remove_cell(databases[0].engine, name)
+
+    monkeypatch.setattr(cells_remove, "remove_cell", take_in)
+    done = type_line("cells remove cell-2")
+    assert done.exit_code == 0 and "is removed" in done.stdout
+    assert "1 submissions were taken into cell-2 meanwhile" in done.stderr
 
 
 def test_a_tenant_that_is_being_created_is_created_once(
@@ -379,6 +427,35 @@ def test_a_tenant_that_is_being_created_is_created_once(
         place(registry, engines.__getitem__, "acme", "cell-2")
     databases[0].execute("UPDATE placements SET changed_at = now() - interval '2 minutes'")
     assert place(registry, engines.__getitem__, "acme", "cell-2") == "cell-2"
+
+
+def test_a_database_that_was_not_migrated_is_an_error_of_one_line(
+    type_line: Type, urls: list[str], databases: list[DatabaseFixture]
+) -> None:
+    add_two(type_line, urls)
+    databases[1].execute("DROP TABLE api_keys")
+    databases[2].execute("DROP TABLE cell_identity")
+    for line in (
+        "keys list",
+        f"cells add cell-3 --database-url {urls[2]} --broker-url {BROKER}",
+    ):
+        done = type_line(line)
+        assert done.exit_code == 1 and len(done.stderr.splitlines()) == 1, done.output
+        assert "does not exist): flask --app app migrate" in done.stderr
+    databases[0].execute("ALTER TABLE cells DROP COLUMN region")
+    assert "has not been migrated" in type_line("cells list").stderr
+
+
+def test_a_tenant_of_a_cell_that_the_registry_does_not_know_is_an_error_of_one_line(
+    type_line: Type, urls: list[str], databases: list[DatabaseFixture]
+) -> None:
+    """As after the registry was restored."""
+    add_two(type_line, urls)
+    type_line("tenants create one --cell cell-2")
+    databases[0].execute("DELETE FROM cells WHERE name = 'cell-2'")
+    done = type_line("keys issue --tenant one")
+    assert done.exit_code == 1, done.output
+    assert done.stderr == "Error: there is no cell 'cell-2': see cells list and tenants where\n"
 
 
 def test_without_a_registry_there_are_no_cells(

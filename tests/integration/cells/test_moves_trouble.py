@@ -22,7 +22,8 @@ from models.jobs.erase import request_erasure
 from models.jobs.submission import TenantAway
 from models.jobs.transfer import take_jobs
 from models.store.errors import StateStoreUnavailable
-from tests.support.moving_cells import DONE, A, B, MovingCells
+from tests.support.moving_cells import DONE, A, B, C, MovingCells
+from tests.support.waiting import wait_for
 
 #: As an operator does whose API process knows the earlier placement.
 CHANGE = "UPDATE tenants SET weight = 7, changed_at = {} WHERE name = 'acme'"
@@ -51,6 +52,22 @@ def open_transaction(cells: MovingCells) -> Iterator[None]:
         with held.begin():
             held.exec_driver_sql("SELECT 1")
             yield
+
+
+def test_a_move_goes_to_the_database_that_its_cell_has_by_now(cells: MovingCells) -> None:
+    """A standby was promoted, and the former primary still takes writes."""
+    job_id = cells.admitted(A)
+    cells.request(b=1)
+    with cells.knowing_former(B, C) as databases:
+        mover = Mover(databases, "mover", known_seconds=0.0)
+
+        def ended() -> bool:
+            mover.run_once(time.monotonic())
+            return cells.move is None
+
+        wait_for(ended, 30)
+    assert cells.cell_of(job_id) == B
+    assert cells.left_in(C) == cells.left_in(A) == {}
 
 
 def weight(cells: MovingCells, cell: str) -> float:

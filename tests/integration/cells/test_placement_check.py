@@ -27,7 +27,7 @@ from models.cells.tenant_rows import CannotMove
 from models.jobs.submission import TenantAway
 from models.store.errors import StateStoreUnavailable
 from models.store.session import transaction
-from tests.support.moving_cells import A, B, MovingCells
+from tests.support.moving_cells import A, B, C, MovingCells
 
 
 @pytest.fixture
@@ -86,6 +86,18 @@ def test_a_cell_that_is_away_is_asked_once_and_not_for_every_tenant(
         check.checked = None  # all of them
         check.run_once(0.0)
         assert len(asked) == checks
+
+
+def test_a_check_asks_the_database_that_a_cell_has_by_now(cells: MovingCells) -> None:
+    """A standby was promoted, and the former primary still answers."""
+    own = cells.cells[A]
+    with cells.knowing_former(B, C) as databases:
+        check = PlacementCheck(own.engine, own.leader, databases)
+        check.run_once(0.0)
+    with cells.knowing_former(B, C) as check._databases:
+        promote(cells)
+        check.run_once(1.0)
+    assert cells.move is not None
 
 
 def test_a_cell_that_nobody_empties_any_more_is_emptied(cells: MovingCells) -> None:

@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection
 
 from app.scheduler.maintenance import intake_handover
 from app.scheduler.maintenance.tenant_remover import TenantRemover
@@ -63,6 +64,26 @@ def test_nothing_happens_while_the_cell_is_away_and_everything_when_it_is_back(
     cells.home.come_back()
     assert role.run_once(time.monotonic()) == 1
     assert statuses(cells.home) == {one.id: "queued"}
+
+
+def test_requests_go_to_the_database_that_their_cell_has_by_now(
+    cells: TestCells, tmp_path: Path
+) -> None:
+    """A standby was promoted, and the former primary still takes writes."""
+    tenant_id, _ = cells.tenant()
+    one, role = request(tenant_id), handover(cells, tmp_path)
+    keep_group(cells.host.engine, [one])
+    with transaction(cells.registry) as connection:
+        readdress(connection, cells.registry_url)
+    cells.databases.engine("cell-eu")
+    with transaction(cells.registry) as connection:
+        readdress(connection, cells.home.row.database_url)
+    assert role.run_once(time.monotonic()) == 1
+    assert statuses(cells.home) == {one.id: "queued"}
+
+
+def readdress(connection: Connection, url: str) -> None:
+    connection.exec_driver_sql("UPDATE cells SET database_url = %s WHERE name = 'cell-eu'", (url,))
 
 
 def test_cancelled_jobs_are_cancelled_in_their_cell_and_later_cancellations_are_refused(

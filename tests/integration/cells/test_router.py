@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from werkzeug.test import Client
+from werkzeug.test import Client, TestResponse
 
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import Running
@@ -16,6 +16,7 @@ from app.tenants.changes import issue_key, revoke_key
 from models.jobs.ids import cell_number
 from tests.integration.conftest import fresh_database
 from tests.support.away_tenants import close_tenant, open_tenant
+from tests.support.http_client import opened
 from tests.support.installation import Installation, installed
 from tests.support.several_cells import unreachable
 from tests.support.waiting import wait_for
@@ -144,6 +145,26 @@ def test_a_key_goes_where_the_new_placement_sends_it(
     assert len(cells.jobs_in("cell-1")) + len(cells.jobs_in("cell-2")) == 20
 
 
+def test_a_process_that_knows_nothing_of_cells_admits_no_key_of_a_spread_tenant(
+    cells: Installation, keys: dict[str, str], tmp_path: Path
+) -> None:
+    """The key may belong to the other cell, where the same request was admitted."""
+    tenant_id, database = cells.tenant_id("first", "cell-1"), cells.databases["cell-1"]
+    job, sent = {"type": "echo", "payload": {}}, {"Authorization": f"Bearer {keys['cell-1']}"}
+    with opened(database, tmp_path) as app:
+
+        def submit(key: str) -> TestResponse:
+            headers = {**sent, "Idempotency-Key": key}
+            return Client(app).post("/jobs", json=job, headers=headers)
+
+        assert submit("before").status_code == 202, "it was never moved"
+        open_tenant(database.engine, tenant_id, cells.place("first", cell_1=1.0, cell_2=1.0))
+        refused = submit("after")
+        assert (refused.status_code, refused.get_json()["code"]) == (503, "TENANT_MOVED")
+        assert Client(app).post("/jobs", json=job, headers=sent).status_code == 202
+    assert len(database.query("SELECT FROM idempotency_keys")) == 1
+
+
 def test_a_cell_that_is_away_takes_nobody_with_it(
     cells: Installation, keys: dict[str, str], postgres: Running[EmbeddedPostgres]
 ) -> None:
@@ -172,6 +193,24 @@ def test_a_cell_that_is_away_takes_nobody_with_it(
     assert cells.call(keys["cell-2"], "GET", path).status_code == 200
     # A connection from before the outage may be tried first.
     wait_for(lambda: cells.submit("fair_abcdefgh_" + "x" * 32).status_code == 401)
+
+
+def test_without_the_home_cell_pages_and_operators_get_503_and_api_keys_of_other_cells_go_on(
+    cells: Installation, keys: dict[str, str], operator: str, postgres: Running[EmbeddedPostgres]
+) -> None:
+    browser, own = Client(cells.router), {"Sec-Fetch-Site": "same-origin"}
+    signed_in = browser.post("/console/sign-in", data={"key": keys["cell-2"]}, headers=own)
+    assert signed_in.status_code == 303, signed_in.text
+    page = {**own, "Accept": "text/html"}
+    assert browser.get("/tenant", headers=page).status_code == 200
+    assert cells.submit(keys["cell-2"]).status_code == 202
+    with unreachable(postgres.service, cells.databases["cell-1"].engine):
+        assert cells.submit(keys["cell-2"]).status_code == 202
+        wait_for(lambda: browser.get("/tenant", headers=page).status_code == 503, 20)
+        assert cells.call(operator, "GET", "/operator/tenants").status_code == 503
+        assert cells.call(None, "GET", "/readyz").status_code == 503
+        # A load balancer that asks this goes on sending requests.
+        assert cells.call(None, "GET", "/healthz").status_code == 200
 
 
 def test_new_jobs_of_a_spread_tenant_go_to_the_cells_that_are_there(
@@ -308,6 +347,27 @@ def test_a_new_tenant_is_placed_where_there_are_the_fewest(
     issued = cells.call(operator, "POST", "/operator/tenants/fourth/keys", {})
     assert cells.submit(issued.json["key"]).status_code == 202
     assert len(cells.jobs_in("cell-2")) == 1
+
+
+def test_a_tenant_that_cannot_be_created_is_placed_nowhere(
+    cells: Installation, keys: dict[str, str], operator: str
+) -> None:
+    path = "/operator/tenants"
+    for body in ({"name": "third", "tier": "free", "weight": 2}, {"name": "third", "other": 1}):
+        refused = cells.call(operator, "POST", path, body)
+        assert refused.status_code == 422, refused.text
+    assert cells.call(operator, "POST", f"{path}?other=1", {"name": "third"}).status_code == 422
+    assert cells.call(operator, "POST", path, ["third"]).status_code == 422
+    browser, own = Client(cells.router), {"Sec-Fetch-Site": "same-origin"}
+    browser.post("/console/sign-in", data={"key": operator}, headers=own)
+    form = {"name": "third", "tier": "best"}
+    assert browser.post("/console/tenants", data=form, headers=own).status_code == 422
+    placed = cells.databases["cell-1"].query("SELECT tenant FROM placements ORDER BY tenant")
+    assert [row.tenant for row in placed] == ["first", "second"]
+    made = browser.post("/console/tenants", data={"name": "third", "tier": "pro"}, headers=own)
+    assert made.status_code == 303
+    made = cells.call(operator, "POST", f"{path}?cell=cell-2", {"name": "fourth"})
+    assert made.status_code == 201 and cells.tenant_id("fourth", "cell-2")
 
 
 def test_nobody_else_places_tenants(cells: Installation, keys: dict[str, str]) -> None:

@@ -61,5 +61,5 @@ def test_cells_that_are_drained_are_asked_last_to_keep_submissions_for_others() 
             [("a", "eu", "draining"), ("b", "us", "open"), ("c", "eu", "open")], 1
         )
     ]
-    assert in_turn("eu", rows) == ["c", "a"]
-    assert in_turn("us", rows) == ["b"]
+    assert in_turn("eu", rows) == (["c"], ["a"])
+    assert in_turn("us", rows) == (["b"], [])
