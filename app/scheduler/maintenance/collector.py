@@ -9,7 +9,8 @@ A full pass leaves in ``blob_counts`` what each tenant has, payloads and checkpo
 that :mod:`app.admission.gate` keeps. One that was interrupted, or began under another lease, does
 not.
 
-Cells share a store: what this one does not reference is deleted if no other does either.
+Cells share a store: what this one does not reference is deleted if no other does either. While one
+of them does not answer nothing is deleted; what tenants of this one have is counted all the same.
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ from datetime import datetime
 from itertools import islice
 
 from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
 
 from app.scheduler.role import RoleQueries
 from models.blobs import BlobEntry, BlobError, BlobStore, job_of
+from models.cells.databases import UnknownCell
 from models.leadership import STILL_LEADER, Leader
 from models.store.clock import DATABASE_CLOCK
+from models.store.errors import StateStoreError
 from models.store.session import fetch
 
 logger = logging.getLogger(__name__)
@@ -35,6 +39,8 @@ BATCH = 200
 OLD_SECONDS = 3600.0
 #: Pause between two passes.
 PASS_SECONDS = 300.0
+#: Pause until a cell that did not answer is asked again: asking it takes time that others need.
+AWAY_SECONDS = 60.0
 
 FIND_UNREFERENCED = """
     SELECT blob.key, blob.job_id::text AS job_id
@@ -93,7 +99,10 @@ class Collector(RoleQueries):
         self.others: Callable[[], Sequence[Engine]] = tuple
         self._pass: BlobPass | None = None
         self._pass_due = 0.0
+        self._ask_due = 0.0
         self._logged = False
+        #: Why nothing is deleted, as it was logged.
+        self._kept_because = ""
 
     def run_once(self, now: float) -> int:
         """Check one batch of blobs; how many."""
@@ -109,7 +118,9 @@ class Collector(RoleQueries):
         try:
             entries = list(islice(current.listing, BATCH))
             self._count(current, entries)
-            self._collect([one.key for one in entries if one.age_seconds >= self._old_seconds])
+            if now >= self._ask_due:
+                old = [one.key for one in entries if one.age_seconds >= self._old_seconds]
+                self._collect(old, now)
             current.whole = whole
         except BlobError as error:
             # Logged once: a deployment without large payloads may have no store at all.
@@ -138,12 +149,21 @@ class Collector(RoleQueries):
         tenants, sizes = list(counted), list(counted.values())
         self._write(WRITE_COUNTS, tenants=tenants, bytes=sizes, began=current.began)
 
-    def _collect(self, keys: list[str]) -> None:
+    def _collect(self, keys: list[str], now: float) -> None:
         ours = {key: job_id for key in keys if (job_id := job_of(key)) is not None}
         if not ours:
             return
         found = self._read(FIND_ORPHANS, keys=list(ours), jobs=list(ours.values()))
-        orphans = self._orphans({row.key: row.job_id for row in found})
+        try:
+            orphans = self._orphans({row.key: row.job_id for row in found})
+        except (StateStoreError, SQLAlchemyError, UnknownCell) as error:
+            self._ask_due = now + AWAY_SECONDS
+            reason = str(getattr(error, "orig", error)).strip()  # not the statement with all keys
+            if reason != self._kept_because:
+                logger.warning("blobs that no row references are kept for now: %s", reason)
+            self._kept_because = reason
+            return
+        self._kept_because = ""
         for key in orphans:
             self._blobs.delete(key)
         self._logged = False

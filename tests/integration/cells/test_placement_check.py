@@ -6,8 +6,11 @@ import logging
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Engine
+from sqlalchemy.exc import ProgrammingError
 
-from app.scheduler.maintenance.collector import Collector
+from app.scheduler.maintenance import collector as collecting
+from app.scheduler.maintenance.collector import PASS_SECONDS, Collector
 from app.scheduler.maintenance.placement_check import (
     AfterCheck,
     PlacementCheck,
@@ -24,6 +27,7 @@ from models.cells.copies import install_copy, read_copy
 from models.cells.moves import MoveStep
 from models.cells.placements import place_tenant, read_placement, remove_placement
 from models.cells.tenant_rows import CannotMove
+from models.jobs.ids import new_id
 from models.jobs.submission import TenantAway
 from models.store.errors import StateStoreUnavailable
 from models.store.session import transaction
@@ -305,18 +309,54 @@ def test_blobs_that_another_cell_references_are_kept(cells: MovingCells, tmp_pat
     assert [entry.key for entry in blobs.entries()] == [key]
 
 
-def test_blobs_are_kept_while_another_cell_cannot_be_asked(
-    cells: MovingCells, tmp_path: Path
+@pytest.mark.parametrize(
+    "error", [StateStoreUnavailable("away"), ProgrammingError("SELECT", {}, Exception("no table"))]
+)
+def test_while_a_cell_is_away_blobs_are_kept_and_counted(
+    cells: MovingCells, tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     blobs = open_blobs(str(tmp_path))
-    orphan = payload_key("0198f2c4-0000-7000-8000-000000000001")
-    blobs.put(orphan, b"{}")
+    kept, orphan = (payload_key(one) for one in (cells.admitted(A), new_id()))
+    for one in (kept, orphan):
+        blobs.put(one, b"{}")
+    cells.cells[A].execute("UPDATE jobs SET payload_blob = %s", kept)
+    cells.cells[A].execute("DELETE FROM blob_counts")
+    collector = Collector(cells.cells[A].engine, cells.cells[A].leader, blobs, old_seconds=0.0)
+    away = True
 
-    def away() -> list[object]:
-        raise StateStoreUnavailable("away")
+    def others() -> list[Engine]:
+        if away:
+            raise error
+        return [cells.databases.engine(B)]
 
-    collector = Collector(cells.cells[B].engine, cells.cells[B].leader, blobs, old_seconds=0.0)
-    collector.others = away  # type: ignore[assignment]
-    with pytest.raises(StateStoreUnavailable):
-        collector.run_once(0.0)
-    assert [entry.key for entry in blobs.entries()] == [orphan]
+    collector.others = others
+    for now in (0.0, PASS_SECONDS):
+        collector.run_once(now)
+        counts = cells.cells[A].query("SELECT tenant_id, bytes FROM blob_counts ORDER BY bytes, 1")
+        assert counts == [(0, 2), (cells.tenant_id, 2)]
+        cells.cells[A].execute("DELETE FROM blob_counts")
+    assert {entry.key for entry in blobs.entries()} == {kept, orphan}
+    assert len(caplog.records) == 1, "said once"
+    away = False
+    collector.run_once(2 * PASS_SECONDS)
+    assert [entry.key for entry in blobs.entries()] == [kept]
+
+
+def test_a_cell_that_is_away_is_asked_for_blobs_once_per_minute(
+    cells: MovingCells, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time may take as long as a statement may, and other roles wait for it."""
+    monkeypatch.setattr(collecting, "BATCH", 1)
+    blobs, asked = open_blobs(str(tmp_path)), []
+    for _ in range(4):
+        blobs.put(payload_key(new_id()), b"{}")
+
+    def others() -> list[Engine]:
+        asked.append(now)
+        raise StateStoreUnavailable
+
+    collector = Collector(cells.cells[A].engine, cells.cells[A].leader, blobs, old_seconds=0.0)
+    collector.others = others
+    for now in (0.0, 1.0, 59.0, 60.0):
+        assert collector.run_once(now) == 1
+    assert asked == [0.0, 60.0]
