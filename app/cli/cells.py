@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 from sqlalchemy import Engine, make_url
-from sqlalchemy.exc import SQLAlchemyError
 
+from app.cli.cells_removal import is_empty, keep_or_forget_blobs, why_not_removed
 from app.cli.errors import FairlineGroup
 from app.cli.tenants import database, show_table, tenants
 from models.audit import Act, record_first
 from models.cells.databases import CellDatabases
-from models.cells.intake_jobs import count_all_waiting
 from models.cells.moves import MoveRefused, request_move
 from models.cells.placements import (
     least_used_cells,
@@ -46,8 +45,6 @@ if TYPE_CHECKING:
 cells = FairlineGroup("cells", help="Manage cells: whole Fairlines that tenants are divided over.")
 
 READ_TENANTS = "SELECT name FROM tenants WHERE deleted_at IS NULL ORDER BY name"
-#: Tenants that a message names.
-MOST_NAMED = 5
 #: Tenant 0 is all of them.
 READ_JOBS = """
     SELECT coalesce(sum(scheduled + queued), 0)::bigint AS waiting,
@@ -235,49 +232,23 @@ def jobs_in(found: CellDatabases, cell: str) -> tuple[object, object]:
 
 @cells.command("remove", acts=(Act.CELL_CHANGE,))
 @click.argument("name")
-def remove(name: str) -> None:
+@click.option("--forget-blobs", is_flag=True, help="It will not be back: its blobs are orphans.")
+def remove(name: str, forget_blobs: bool) -> None:
     """Forget a cell that is drained, or was lost and replaced: it is no longer asked.
 
-    Nothing is changed in its database.
+    Nothing is changed in its database. While it may come back with jobs, no cell deletes orphans
+    in the blob store: its jobs may need them.
     """
     with all_cells() as found:
         known = {row.name: row for row in read_cells(found.registry)}
         if name not in known:
             raise click.ClickException(f"There is no cell {name!r}.")
-        check_intake(found, name)
+        gone = is_empty(found, name) or forget_blobs
         if not remove_cell(found.registry, name):
             raise click.ClickException(why_not_removed(found.registry, known[name]))
         record_first(found.registry, Act.CELL_CHANGE, name, after={"state": "removed"})
     click.echo(f"cell {name} is removed")
-
-
-def why_not_removed(registry: Engine, cell: CellRow) -> str:
-    """What keeps a cell from being removed."""
-    if cell.state != "draining":
-        return f"{cell.name} is not drained: cells drain {cell.name} --move."
-    living = [row.tenant for row in read_placements(registry) if cell.name in row.weights]
-    if not living:
-        return f"Tenants are being moved to {cell.name}: tenants moves."
-    more = ", …" if len(living) > MOST_NAMED else ""
-    return f"Tenants live in {cell.name}: {', '.join(living[:MOST_NAMED])}{more}."
-
-
-def check_intake(found: CellDatabases, name: str) -> None:
-    """Refuse to remove a cell that keeps submissions for other cells."""
-    try:
-        waiting = count_all_waiting(found.engine(name))
-    except (StateStoreError, SQLAlchemyError):  # also a database that was never migrated
-        click.echo(
-            f"{name} does not answer: submissions that it keeps for other cells, if any, are given"
-            " up with it",
-            err=True,
-        )
-        return
-    if waiting:
-        raise click.ClickException(
-            f"{name} keeps {waiting} submissions for cells that are away. They are handed over once"
-            " those are back, or others are promoted in their place; see docs/operations.md#cells."
-        )
+    keep_or_forget_blobs(known[name], forget=gone)
 
 
 @cells.command("drain", acts=(Act.CELL_CHANGE, Act.TENANT_MOVE))

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine
-from sqlalchemy.exc import ProgrammingError
 
-from app.scheduler.maintenance import collector as collecting
-from app.scheduler.maintenance.collector import PASS_SECONDS, Collector
 from app.scheduler.maintenance.placement_check import (
     AfterCheck,
     PlacementCheck,
@@ -21,13 +16,12 @@ from app.scheduler.maintenance.tenant_remover import TenantRemover
 from app.tenants.changes import create_tenant
 from app.tenants.suspension import delete_tenant
 from app.tenants.terms import Change
-from models.blobs import open_blobs, payload_key
+from models.blobs import open_blobs
 from models.cells.away import read_away
 from models.cells.copies import install_copy, read_copy
 from models.cells.moves import MoveStep
 from models.cells.placements import place_tenant, read_placement, remove_placement
 from models.cells.tenant_rows import CannotMove
-from models.jobs.ids import new_id
 from models.jobs.submission import TenantAway
 from models.store.errors import StateStoreUnavailable
 from models.store.session import transaction
@@ -294,69 +288,3 @@ def test_a_tenant_that_is_gone_is_placed_nowhere(cells: MovingCells) -> None:
     with transaction(cells.registry) as connection:
         again = place_tenant(connection, "acme", {A: 1.0})
     assert again.version > first.version + 1, "caches would keep the earlier one's"
-
-
-def test_blobs_that_another_cell_references_are_kept(cells: MovingCells, tmp_path: Path) -> None:
-    blobs = open_blobs(str(tmp_path))
-    job_id = cells.admitted(A)
-    key, orphan = payload_key(job_id), payload_key("0198f2c4-0000-7000-8000-000000000001")
-    for one in (key, orphan):
-        blobs.put(one, b"{}")
-    cells.cells[A].execute("UPDATE jobs SET payload_blob = %s", key)
-    collector = Collector(cells.cells[B].engine, cells.cells[B].leader, blobs, old_seconds=0.0)
-    collector.others = lambda: [cells.databases.engine(A)]
-    collector.run_once(0.0)
-    assert [entry.key for entry in blobs.entries()] == [key]
-
-
-@pytest.mark.parametrize(
-    "error", [StateStoreUnavailable("away"), ProgrammingError("SELECT", {}, Exception("no table"))]
-)
-def test_while_a_cell_is_away_blobs_are_kept_and_counted(
-    cells: MovingCells, tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception
-) -> None:
-    blobs = open_blobs(str(tmp_path))
-    kept, orphan = (payload_key(one) for one in (cells.admitted(A), new_id()))
-    for one in (kept, orphan):
-        blobs.put(one, b"{}")
-    cells.cells[A].execute("UPDATE jobs SET payload_blob = %s", kept)
-    cells.cells[A].execute("DELETE FROM blob_counts")
-    collector = Collector(cells.cells[A].engine, cells.cells[A].leader, blobs, old_seconds=0.0)
-    away = True
-
-    def others() -> list[Engine]:
-        if away:
-            raise error
-        return [cells.databases.engine(B)]
-
-    collector.others = others
-    for now in (0.0, PASS_SECONDS):
-        collector.run_once(now)
-        counts = cells.cells[A].query("SELECT tenant_id, bytes FROM blob_counts ORDER BY bytes, 1")
-        assert counts == [(0, 2), (cells.tenant_id, 2)]
-        cells.cells[A].execute("DELETE FROM blob_counts")
-    assert {entry.key for entry in blobs.entries()} == {kept, orphan}
-    assert len(caplog.records) == 1, "said once"
-    away = False
-    collector.run_once(2 * PASS_SECONDS)
-    assert [entry.key for entry in blobs.entries()] == [kept]
-
-
-def test_a_cell_that_is_away_is_asked_for_blobs_once_per_minute(
-    cells: MovingCells, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each time may take as long as a statement may, and other roles wait for it."""
-    monkeypatch.setattr(collecting, "BATCH", 1)
-    blobs, asked = open_blobs(str(tmp_path)), []
-    for _ in range(4):
-        blobs.put(payload_key(new_id()), b"{}")
-
-    def others() -> list[Engine]:
-        asked.append(now)
-        raise StateStoreUnavailable
-
-    collector = Collector(cells.cells[A].engine, cells.cells[A].leader, blobs, old_seconds=0.0)
-    collector.others = others
-    for now in (0.0, 1.0, 59.0, 60.0):
-        assert collector.run_once(now) == 1
-    assert asked == [0.0, 60.0]
