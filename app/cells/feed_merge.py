@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import orjson
 
+from app.policy.placement import CELLS_OF_A_TENANT
 from app.reads.events.message import place
 from app.reads.events.position import of_event
 
@@ -35,7 +36,10 @@ LATE_SECONDS = 60
 BEGINNING = str(of_event(2, 0))
 
 PART = r"[a-z][a-z0-9-]{0,30}:[0-9a-f.-]{3,100}"
-MERGED_POSITION = re.compile(rf"(\d{{1,12}})~({PART}(?:,{PART}){{0,63}})", re.ASCII)
+#: A tenant that moves from as many cells as it may live in to as many others is in all of them.
+MERGED_POSITION = re.compile(
+    rf"(\d{{1,12}})~({PART}(?:,{PART}){{0,{2 * CELLS_OF_A_TENANT - 1}}})", re.ASCII
+)
 
 
 class FeedPosition(NamedTuple):

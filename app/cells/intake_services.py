@@ -83,7 +83,7 @@ class BodyBlobs:
     def list(self, older_than_seconds: float) -> Iterator[str]:
         return iter(())
 
-    def entries(self) -> Iterator[BlobEntry]:
+    def entries(self, folder: str = "") -> Iterator[BlobEntry]:
         return iter(())
 
 

@@ -10,10 +10,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.cli.cells import all_cells, cells
 from models.audit import Act, record_first
+from models.blobs import BlobError, cell_key, open_blobs
 from models.cells.databases import CellDatabases
 from models.cells.intake_room import KeptRequests, count_kept
 from models.cells.placements import read_placements
 from models.cells.registry import CellRow, read_cells, remove_cell
+from models.jobs.transfer import has_jobs
 from models.store.errors import StateStoreError
 
 #: Tenants that a message names.
@@ -25,20 +27,24 @@ NOTICED_SECONDS = 2.0
 @cells.command("remove", acts=(Act.CELL_CHANGE,))
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-def remove(name: str, yes: bool) -> None:
+@click.option("--forget-blobs", is_flag=True, help="It will not be back: its blobs are orphans.")
+def remove(name: str, yes: bool, forget_blobs: bool) -> None:
     """Forget a cell that is drained, or was lost and replaced: it is no longer asked.
 
-    Nothing is changed in its database.
+    Nothing is changed in its database. While it may come back with jobs, no cell deletes orphans
+    in the blob store: its jobs may need them.
     """
     with all_cells() as found:
         known = {row.name: row for row in read_cells(found.registry)}
         if name not in known:
             raise click.ClickException(f"There is no cell {name!r}.")
         answers = check_intake(found, name, yes=yes)
+        gone = forget_blobs or (answers and not has_jobs(found.engine(name)))
         if not remove_cell(found.registry, name):
             raise click.ClickException(why_not_removed(found.registry, known[name]))
         record_first(found.registry, Act.CELL_CHANGE, name, after={"state": "removed"})
         click.echo(f"cell {name} is removed")
+        keep_or_forget_blobs(known[name], forget=gone)
         if answers:
             time.sleep(NOTICED_SECONDS)
             tell_late(found, name)
@@ -102,3 +108,22 @@ def tell_late(found: CellDatabases, name: str) -> None:
             " database: SELECT count(*) FROM intake_jobs WHERE alias_of IS NULL",
             err=True,
         )
+
+
+def keep_or_forget_blobs(cell: CellRow, *, forget: bool) -> None:
+    """Let the other cells delete orphans in the blob store again, or say that they do not."""
+    from app.config import settings
+
+    mark = cell_key(cell.number)
+    if not forget:
+        click.echo(
+            f"{cell.name} may have jobs whose payloads are in the blob store: no cell deletes"
+            f" orphans there any more. If it will not be back, delete {mark} there"
+            " (docs/cells.md#blobs).",
+            err=True,
+        )
+        return
+    try:
+        open_blobs(settings().blob_url).delete(mark)
+    except BlobError as error:
+        click.echo(f"Delete {mark} from the blob store: {error}.", err=True)

@@ -10,6 +10,8 @@ from math import isfinite, log
 
 #: Also a key of the hash, which takes 64 bytes.
 CELL_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
+#: Cells of one tenant: clients send a position in the events of each of them in one header.
+CELLS_OF_A_TENANT = 64
 #: A hash is one of so many numbers.
 HASHES = 2**64
 
@@ -68,6 +70,8 @@ def checked_weights(weights: Mapping[str, float]) -> dict[str, float]:
         checked[cell] = float(weight)
     if not checked:
         raise ValueError("name at least one cell")
+    if len(checked) > CELLS_OF_A_TENANT:
+        raise ValueError(f"a tenant lives in at most {CELLS_OF_A_TENANT} cells")
     return checked
 
 

@@ -102,10 +102,17 @@ class CellRoles:
         """The role, which a new leader begins with when placements were checked."""
         return AfterCheck(role, self._check, self._leader)
 
+    def databases(self) -> dict[int, Engine]:
+        """The databases of all cells of the registry, this one too, by number."""
+        own, _ = read_identity(self._engine)
+        return {
+            cell.number: self._engine if cell.number == own else self._databases.engine(name)
+            for name, cell in self._databases.cells().items()
+        }
+
     def others(self) -> Sequence[Engine]:
-        """The databases of all other cells, which share the blob store."""
-        _, own = read_identity(self._engine)
-        return [self._databases.engine(cell) for cell in self._databases.cells() if cell != own]
+        """The databases of all other cells."""
+        return [engine for engine in self.databases().values() if engine is not self._engine]
 
     def forget(self, tenant: str) -> None:
         """A tenant that was deleted has left this cell."""

@@ -199,7 +199,7 @@ class SchedulerService:
         collector, remover = Collector(engine, leader, blobs), TenantRemover(engine, leader, blobs)
         eraser = Eraser(engine, leader, blobs)
         if cells is not None:
-            collector.others = eraser.others = cells.others
+            collector.databases, eraser.others = cells.databases, cells.others
             remover.on_removed = cells.forget
         self._housekeeping = Housekeeping(
             leader,

@@ -16,16 +16,27 @@ from typing import Protocol
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from models.blobs.directory import DirectoryBlobs, off_loop
-from models.blobs.keys import BlobEntry, checkpoint_key, job_of, payload_key
+from models.blobs.keys import (
+    CELLS,
+    BlobEntry,
+    cell_key,
+    cell_of,
+    checkpoint_key,
+    job_of,
+    payload_key,
+)
 from models.blobs.s3 import S3Blobs
 from models.store.errors import BlobError, BlobMissing
 
 __all__ = [
+    "CELLS",
     "INLINE_BYTES",
     "BlobEntry",
     "BlobError",
     "BlobMissing",
     "BlobStore",
+    "cell_key",
+    "cell_of",
     "checkpoint_key",
     "disk_space",
     "job_of",
@@ -55,8 +66,8 @@ class BlobStore(Protocol):
     def list(self, older_than_seconds: float) -> Iterator[str]:
         """Keys at least that old by the store's own clock, lazily, in bounded memory."""
 
-    def entries(self) -> Iterator[BlobEntry]:
-        """All blobs, likewise."""
+    def entries(self, folder: str = "") -> Iterator[BlobEntry]:
+        """All blobs, or those of one folder of the root, likewise."""
 
 
 def open_blobs(url: str) -> DirectoryBlobs | S3Blobs:

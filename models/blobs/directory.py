@@ -69,13 +69,18 @@ class DirectoryBlobs:
         """Keys at least that old, in no order."""
         return (one.key for one in self.entries() if one.age_seconds >= older_than_seconds)
 
-    def entries(self) -> Iterator[BlobEntry]:
-        """All blobs, in no order; abandoned temporary files are removed in passing.
+    def entries(self, folder: str = "") -> Iterator[BlobEntry]:
+        """All blobs, or those of one folder of the root, in no order; abandoned temporary files are
+        removed in passing.
 
         Walks in the caller's thread, a file at a time.
         """
         with self._refusals("list blobs"):
-            yield from self._walk(self.root, "", self._now())
+            now = self._now()
+            if not folder:
+                yield from self._walk(self.root, "", now)
+            elif os.path.isdir(path := self._path(folder)):
+                yield from self._walk(path, f"{folder}/", now)
 
     def _path(self, key: str) -> str:
         return os.path.join(self.root, check_key(key))

@@ -25,6 +25,9 @@ _PAYLOAD = re.compile(rf"payloads/([0-9a-f]{{2}})/({_ID})")
 _CHECKPOINT = re.compile(
     rf"checkpoints/([0-9a-f]{{2}})/({_ID})\.{_NUMBER}\.{_NUMBER}(?:\.[0-9a-f]+)?"
 )
+#: The folder of what says which cells use the store.
+CELLS = "cells"
+_CELL = re.compile(rf"{CELLS}/([1-9][0-9]*)")
 
 
 class BlobEntry(NamedTuple):
@@ -60,6 +63,17 @@ def job_of(key: str) -> str | None:
         return None
     folder, job_id, end = found.groups()
     return job_id if folder == end else None
+
+
+def cell_key(number: int) -> str:
+    """An empty blob that says: the cell with this number uses the store."""
+    return f"{CELLS}/{number}"
+
+
+def cell_of(key: str) -> int | None:
+    """The number of the cell that a key says uses the store, None if it is no such key."""
+    found = _CELL.fullmatch(key)
+    return None if found is None else int(found[1])
 
 
 def is_key(text: str) -> bool:

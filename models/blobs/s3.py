@@ -61,14 +61,13 @@ class S3Blobs:
         """Keys at least that old."""
         return (one.key for one in self.entries() if one.age_seconds >= older_than_seconds)
 
-    def entries(self) -> Iterator[BlobEntry]:
-        """All blobs, a page of a thousand at a time."""
+    def entries(self, folder: str = "") -> Iterator[BlobEntry]:
+        """All blobs, or those of one folder of the root, a page of a thousand at a time."""
+        prefix = f"{self.prefix}{check_key(folder)}/" if folder else self.prefix
         position: dict[str, str] = {}
         while True:
             with self._refusals("list blobs"):
-                page = self._client().list_objects_v2(
-                    Bucket=self.bucket, Prefix=self.prefix, **position
-                )
+                page = self._client().list_objects_v2(Bucket=self.bucket, Prefix=prefix, **position)
             self._expect("IsTruncated", page)
             now = self._date_of(page)
             for entry in page.get("Contents", ()):

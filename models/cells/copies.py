@@ -34,18 +34,23 @@ FIND_CHANGED = """
     ) AS changed
 """
 NEXT = f"SELECT id FROM tenants WHERE id > %(after)s ORDER BY id LIMIT {BATCH}"
-#: Only of tenants whose first cell this is, and only if something differs.
+#: The registry's, so that all cells and their standbys go by one clock.
+READ_CLOCK = "SELECT clock_timestamp() AS now"
+#: Only of tenants whose first cell this is, only if something differs, and only over a copy that
+#: was read earlier: a scheduler that stood still between its read and this may have been replaced.
+#: One that was read in the future says that the registry's clock was set back.
 WRITE = """
-    INSERT INTO tenant_copies AS known (tenant, cell, rows)
-    SELECT given.tenant, %(cell)s, given.rows::jsonb
+    INSERT INTO tenant_copies AS known (tenant, cell, rows, copied_at)
+    SELECT given.tenant, %(cell)s, given.rows::jsonb, %(read_at)s
     FROM unnest(%(tenants)s::text[], %(rows)s::text[]) AS given (tenant, rows)
     JOIN placements ON placements.tenant = given.tenant
     WHERE %(cell)s = (SELECT min(name COLLATE "C") FROM jsonb_each_text(placements.cells)
                           AS placed (name, weight) WHERE weight::float8 > 0)
     ORDER BY given.tenant
     ON CONFLICT (tenant) DO UPDATE
-    SET cell = excluded.cell, rows = excluded.rows, copied_at = now()
+    SET cell = excluded.cell, rows = excluded.rows, copied_at = excluded.copied_at
     WHERE (known.cell, known.rows) IS DISTINCT FROM (excluded.cell, excluded.rows)
+      AND (known.copied_at < excluded.copied_at OR known.copied_at > now())
 """
 READ = "SELECT tenant, cell, rows, copied_at FROM tenant_copies WHERE tenant = %(tenant)s"
 #: Of tenants that are placed nowhere.
@@ -62,6 +67,7 @@ class CopiedTenant(NamedTuple):
     tenant: str
     cell: str
     rows: Mapping[str, list[TextRow]]
+    #: When they were read, or a moment before.
     copied_at: datetime
 
 
@@ -81,9 +87,11 @@ def copy_tenants(registry: Engine, cell: str, engine: Engine, ids: Collection[in
     """Copy tenants of a cell to the registry; how many differed."""
     if not ids:
         return 0
+    [clock] = fetch(registry, READ_CLOCK)
     copies = read_tenants(engine, sorted(ids))
     asked: dict[str, Any] = {
         "cell": cell,
+        "read_at": clock.now,
         "tenants": list(copies),
         "rows": [json.dumps(rows) for rows in copies.values()],
     }

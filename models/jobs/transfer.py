@@ -19,13 +19,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 
 from models.jobs.cancel import NOT_ENDED, UPDATE
 from models.jobs.ids import ABOVE_ALL
 from models.jobs.states import JobStatus
 from models.store.arrays import plain_array
 from models.store.row_copies import CopiedTable, TextRow
+from models.store.session import fetch
 
 #: Jobs of one transaction, and bytes of their rows as they are stored.
 BATCH = 500
@@ -65,6 +66,7 @@ COUNT_LEFT = f"""
     SELECT count(*) FILTER (WHERE status::text {IN_FLIGHT}) AS in_flight, count(*) AS jobs FROM (
         SELECT status FROM jobs WHERE tenant_id = %(tenant_id)s LIMIT %(most)s) AS found
 """
+HAS_JOBS = "SELECT EXISTS (SELECT FROM jobs) AS found"
 #: Those of the batch that the other cell has, or has erased.
 FIND_KNOWN = """
     SELECT id::text AS id, false AS erased FROM jobs WHERE id = ANY (%(ids)s::uuid[])
@@ -232,3 +234,8 @@ def count_left(connection: Connection, tenant_id: int, most: int = BATCH) -> Job
     """The tenant's jobs that are still in this cell, up to ``most``."""
     row = connection.exec_driver_sql(COUNT_LEFT, {"tenant_id": tenant_id, "most": most}).one()
     return JobsLeft(row.jobs, row.in_flight)
+
+
+def has_jobs(engine: Engine) -> bool:
+    """Whether a cell has any job."""
+    return bool(fetch(engine, HAS_JOBS)[0].found)

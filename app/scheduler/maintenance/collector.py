@@ -9,24 +9,31 @@ A full pass leaves in ``blob_counts`` what each tenant has, payloads and checkpo
 that :mod:`app.admission.gate` keeps. One that was interrupted, or began under another lease, does
 not.
 
-Cells share a store: what this one does not reference is deleted if no other does either.
+Cells share a store: what this one does not reference is deleted if no other does either. While one
+of them does not answer, or cannot be asked as the registry does not have it, nothing is deleted;
+what tenants of this one have is counted all the same. So that no cell is forgotten, the store has a
+mark for each (`cells/3`).
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 
 from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
 
 from app.scheduler.role import RoleQueries
-from models.blobs import BlobEntry, BlobError, BlobStore, job_of
+from models.blobs import CELLS, BlobEntry, BlobError, BlobStore, cell_key, cell_of, job_of
+from models.cells.databases import UnknownCell
+from models.cells.registry import read_identity
 from models.leadership import STILL_LEADER, Leader
 from models.store.clock import DATABASE_CLOCK
+from models.store.errors import StateStoreError
 from models.store.session import fetch
 
 logger = logging.getLogger(__name__)
@@ -35,6 +42,8 @@ BATCH = 200
 OLD_SECONDS = 3600.0
 #: Pause between two passes.
 PASS_SECONDS = 300.0
+#: Pause until a cell that did not answer is asked again: asking it takes time that others need.
+AWAY_SECONDS = 60.0
 
 FIND_UNREFERENCED = """
     SELECT blob.key, blob.job_id::text AS job_id
@@ -69,6 +78,10 @@ WRITE_COUNTS = f"""
 """
 
 
+class CellMissing(Exception):
+    """A cell uses the store that the registry does not have."""
+
+
 @dataclass(slots=True)
 class BlobPass:
     """One pass through the store."""
@@ -76,6 +89,8 @@ class BlobPass:
     listing: Iterator[BlobEntry]
     epoch: int | None
     began: datetime
+    #: Numbers of the cells that the store has marks of; None: not read yet.
+    cells: set[int] | None = None
     #: By tenant.
     bytes: Counter[int] = field(default_factory=Counter)
     #: Whether all of it so far was counted.
@@ -89,11 +104,14 @@ class Collector(RoleQueries):
         super().__init__(engine, leader)
         self._blobs = blobs
         self._old_seconds = old_seconds
-        #: The databases of the other cells.
-        self.others: Callable[[], Sequence[Engine]] = tuple
+        #: The databases of all cells of the registry by number; none: there is no registry.
+        self.databases: Callable[[], Mapping[int, Engine]] = dict
         self._pass: BlobPass | None = None
         self._pass_due = 0.0
+        self._ask_due = 0.0
         self._logged = False
+        #: Why nothing is deleted, as it was logged.
+        self._kept_because = ""
 
     def run_once(self, now: float) -> int:
         """Check one batch of blobs; how many."""
@@ -109,7 +127,9 @@ class Collector(RoleQueries):
         try:
             entries = list(islice(current.listing, BATCH))
             self._count(current, entries)
-            self._collect([one.key for one in entries if one.age_seconds >= self._old_seconds])
+            if now >= self._ask_due:
+                old = [one.key for one in entries if one.age_seconds >= self._old_seconds]
+                self._collect(old, current, now)
             current.whole = whole
         except BlobError as error:
             # Logged once: a deployment without large payloads may have no store at all.
@@ -138,25 +158,60 @@ class Collector(RoleQueries):
         tenants, sizes = list(counted), list(counted.values())
         self._write(WRITE_COUNTS, tenants=tenants, bytes=sizes, began=current.began)
 
-    def _collect(self, keys: list[str]) -> None:
+    def _collect(self, keys: list[str], current: BlobPass, now: float) -> None:
         ours = {key: job_id for key in keys if (job_id := job_of(key)) is not None}
         if not ours:
             return
         found = self._read(FIND_ORPHANS, keys=list(ours), jobs=list(ours.values()))
-        orphans = self._orphans({row.key: row.job_id for row in found})
+        try:
+            others = self._others(current)
+            orphans = self._orphans({row.key: row.job_id for row in found}, others)
+        except (StateStoreError, SQLAlchemyError, UnknownCell, CellMissing, BlobError) as error:
+            self._ask_due = now + AWAY_SECONDS
+            reason = str(getattr(error, "orig", error)).strip()  # not the statement with all keys
+            if reason != self._kept_because:
+                logger.warning("blobs that no row references are kept for now: %s", reason)
+            self._kept_because = reason
+            return
+        self._kept_because = ""
         for key in orphans:
             self._blobs.delete(key)
         self._logged = False
         if orphans:
             logger.info("deleted %d blobs that no row references", len(orphans))
 
-    def _orphans(self, ours: dict[str, str]) -> dict[str, str]:
+    def _marked(self) -> set[int]:
+        """Numbers of the cells that the store has marks of."""
+        found = (cell_of(one.key) for one in self._blobs.entries(CELLS))
+        return {number for number in found if number is not None}
+
+    def _others(self, current: BlobPass) -> list[Engine]:
+        """The databases of the other cells, if the registry has all that use the store.
+
+        Each of the registry is marked in the store, also while it is away: should the registry be
+        lost, or the cell be removed from it, the mark stays.
+        """
+        if current.cells is None:
+            current.cells = self._marked()
+        own, _ = read_identity(self._engine)
+        databases = self.databases()
+        for number in databases.keys() - current.cells:
+            self._blobs.put(cell_key(number), b"")
+            current.cells.add(number)
+        known = {0, *databases}
+        if {own, *current.cells} - known:
+            current.cells = self._marked()  # one may have been removed since
+        if missing := {own, *current.cells} - known:
+            names = ", ".join(map(str, sorted(missing)))
+            raise CellMissing(f"no registry names the cell {names} (docs/cells.md#blobs)")
+        return [engine for number, engine in databases.items() if number != own]
+
+    def _orphans(self, ours: dict[str, str], others: list[Engine]) -> dict[str, str]:
         """Of those without a reference here, those that no other cell references; by key.
 
         Looked for twice: a job may go to a cell that was asked before, from one that is asked next.
         """
-        others = self.others() if ours else ()
-        for engine in (*others, self._engine, *others) if others else ():
+        for engine in (*others, self._engine, *others) if ours and others else ():
             asked = {"keys": list(ours), "jobs": list(ours.values())}
             ours = {row.key: row.job_id for row in fetch(engine, FIND_UNREFERENCED, asked)}
         return ours

@@ -28,6 +28,7 @@ from app.stack.services import Running
 from app.stack.spec import PROJECT_ROOT
 from app.tenants.changes import create_tenant
 from app.tenants.keys import presented
+from models.blobs import cell_key, open_blobs
 from models.cells.placements import read_placement
 from models.cells.registry import (
     TENANTS_OF_A_CELL,
@@ -322,6 +323,45 @@ def test_a_cell_is_removed_once_nobody_lives_there(
     done = type_line("cells remove cell-2")
     assert done.exit_code == 0, done.output
     assert [cell.name for cell in read_cells(databases[0].engine)] == ["cell-1"]
+
+
+@pytest.mark.parametrize("state", ["empty", "jobs", "away", "given up"])
+def test_the_blobs_of_a_removed_cell_are_forgotten_only_if_it_has_no_jobs(
+    type_line: Type,
+    urls: list[str],
+    databases: list[DatabaseFixture],
+    postgres: Running[EmbeddedPostgres],
+    tmp_path: Path,
+    state: str,
+) -> None:
+    """One that is lost may come back, with jobs whose payloads are in the store."""
+    add_two(type_line, urls)
+    blobs = open_blobs(str(tmp_path))
+    for number in (1, 2):
+        blobs.put(cell_key(number), b"")
+    type_line("cells drain cell-2")
+    if state == "jobs":
+        databases[1].submit()
+    with ExitStack() as stack:
+        if state in ("away", "given up"):
+            stack.enter_context(unreachable(postgres.service, databases[1].engine))
+        more = " --forget-blobs" if state == "given up" else ""
+        done = type_line(f"cells remove cell-2{more}")
+    assert done.exit_code == 0, done.output
+    kept = state in ("jobs", "away")
+    marks = {cell_key(1), cell_key(2)} if kept else {cell_key(1)}
+    assert {entry.key for entry in blobs.entries()} == marks
+    assert ("delete cells/2 there" in done.stderr) is kept
+
+
+def test_a_cell_is_removed_although_the_blob_store_is_away(
+    type_line: Type, urls: list[str], tmp_path: Path
+) -> None:
+    add_two(type_line, urls)
+    type_line("cells drain cell-2")
+    tmp_path.rmdir()
+    done = type_line("cells remove cell-2")
+    assert done.exit_code == 0 and "Delete cells/2" in done.stderr
 
 
 def test_the_number_of_a_removed_cell_is_given_to_no_other(

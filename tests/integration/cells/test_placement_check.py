@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from app.scheduler.maintenance.collector import Collector
 from app.scheduler.maintenance.placement_check import (
     AfterCheck,
     PlacementCheck,
@@ -18,9 +17,10 @@ from app.scheduler.maintenance.tenant_remover import TenantRemover
 from app.tenants.changes import create_tenant
 from app.tenants.suspension import delete_tenant
 from app.tenants.terms import Change
-from models.blobs import open_blobs, payload_key
+from models.blobs import open_blobs
+from models.cells import copies
 from models.cells.away import read_away
-from models.cells.copies import install_copy, read_copy
+from models.cells.copies import copy_tenants, install_copy, read_copy
 from models.cells.moves import MoveStep
 from models.cells.placements import place_tenant, read_placement, remove_placement
 from models.cells.tenant_rows import CannotMove
@@ -304,31 +304,35 @@ def test_a_tenant_that_is_gone_is_placed_nowhere(cells: MovingCells) -> None:
     assert again.version > first.version + 1, "caches would keep the earlier one's"
 
 
-def test_blobs_that_another_cell_references_are_kept(cells: MovingCells, tmp_path: Path) -> None:
-    blobs = open_blobs(str(tmp_path))
-    job_id = cells.admitted(A)
-    key, orphan = payload_key(job_id), payload_key("0198f2c4-0000-7000-8000-000000000001")
-    for one in (key, orphan):
-        blobs.put(one, b"{}")
-    cells.cells[A].execute("UPDATE jobs SET payload_blob = %s", key)
-    collector = Collector(cells.cells[B].engine, cells.cells[B].leader, blobs, old_seconds=0.0)
-    collector.others = lambda: [cells.databases.engine(A)]
-    collector.run_once(0.0)
-    assert [entry.key for entry in blobs.entries()] == [key]
-
-
-def test_blobs_are_kept_while_another_cell_cannot_be_asked(
-    cells: MovingCells, tmp_path: Path
+def test_a_copy_of_a_tenant_is_not_overwritten_by_one_that_was_read_earlier(
+    cells: MovingCells, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    blobs = open_blobs(str(tmp_path))
-    orphan = payload_key("0198f2c4-0000-7000-8000-000000000001")
-    blobs.put(orphan, b"{}")
+    """A scheduler that stood still after its read would bring a revoked key back."""
+    engine = cells.databases.engine(A)
+    copy_tenants(cells.registry, A, engine, [cells.tenant_id])
+    cells.cells[A].execute("UPDATE tenants SET submit_per_second = 7")
+    read = copies.read_tenants
 
-    def away() -> list[object]:
-        raise StateStoreUnavailable("away")
+    def read_and_stand_still(*asked: Any) -> Any:
+        found = read(*asked)
+        monkeypatch.undo()
+        cells.cells[A].execute("UPDATE api_keys SET revoked_at = now()")
+        assert copy_tenants(cells.registry, A, engine, [cells.tenant_id]) == 1
+        return found
 
-    collector = Collector(cells.cells[B].engine, cells.cells[B].leader, blobs, old_seconds=0.0)
-    collector.others = away  # type: ignore[assignment]
-    with pytest.raises(StateStoreUnavailable):
-        collector.run_once(0.0)
-    assert [entry.key for entry in blobs.entries()] == [orphan]
+    monkeypatch.setattr(copies, "read_tenants", read_and_stand_still)
+    assert copy_tenants(cells.registry, A, engine, [cells.tenant_id]) == 0
+    copy = read_copy(cells.registry, "acme")
+    assert copy is not None
+    assert copy.rows["tenants"][0]["submit_per_second"] == "7"
+    assert copy.rows["api_keys"][0]["revoked_at"] is not None
+
+
+def test_tenants_are_copied_also_when_the_clock_of_the_registry_was_set_back(
+    cells: MovingCells,
+) -> None:
+    engine = cells.databases.engine(A)
+    copy_tenants(cells.registry, A, engine, [cells.tenant_id])
+    cells.execute("UPDATE tenant_copies SET copied_at = now() + interval '1 hour'")
+    cells.cells[A].execute("UPDATE api_keys SET revoked_at = now()")
+    assert copy_tenants(cells.registry, A, engine, [cells.tenant_id]) == 1

@@ -16,6 +16,8 @@ from models.blobs import (
     BlobError,
     BlobMissing,
     BlobStore,
+    cell_key,
+    cell_of,
     checkpoint_key,
     job_of,
     open_blobs,
@@ -134,6 +136,18 @@ def test_entries_say_how_large_and_old_blobs_are(place: Place) -> None:
     found = {one.key: one for one in place.store.entries()}
     assert {key: one.bytes for key, one in found.items()} == {small: 1, large: 70_000}
     assert found[small].age_seconds >= 2 * HOUR - 1 > HOUR > found[large].age_seconds
+
+
+def test_entries_of_a_folder_are_those_alone(place: Place) -> None:
+    assert list(place.store.entries("cells")) == []
+    marks = [cell_key(1), cell_key(22)]
+    for key in (*marks, payload_key(new_id()), "cells-of-others/3"):
+        place.store.put(key, b"")
+    found = {one.key: one for one in place.store.entries("cells")}
+    assert sorted(found) == marks
+    assert [cell_of(key) for key in sorted(found)] == [1, 22]
+    assert all(0 <= one.age_seconds < HOUR for one in found.values())
+    assert sum(cell_of(one.key) is not None for one in place.store.entries()) == 2
 
 
 def test_a_blob_that_is_put_again_is_young_again(place: Place) -> None:

@@ -445,7 +445,7 @@ class AwayBlobs:
     def __init__(self) -> None:
         self.listed = 0
 
-    def entries(self) -> Iterator[BlobEntry]:
+    def entries(self, folder: str = "") -> Iterator[BlobEntry]:
         self.listed += 1
         raise BlobError
         yield

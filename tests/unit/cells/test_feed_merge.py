@@ -17,6 +17,7 @@ from app.cells.feed_merge import (
     FeedPosition,
     parse_feed_position,
 )
+from app.policy.placement import CELLS_OF_A_TENANT
 from app.reads.events.message import KEEP_ALIVE, OPENING, message, place
 from app.reads.events.position import parse_position
 
@@ -58,6 +59,13 @@ def test_a_position_holds_one_of_each_cell_and_can_be_read_back() -> None:
     for wrong in ("", "9-1", "17~", "17~cell-1", "17~cell-1:9-1,", "x~cell-1:9-1", "17~a:\n"):
         assert parse_feed_position(wrong) is None
     assert parse_position(BEGINNING) is not None
+
+
+def test_a_position_of_all_cells_that_a_tenant_moves_between_can_be_read_back() -> None:
+    position = FeedPosition(
+        17, {f"cell-{number}": "9-1" for number in range(2 * CELLS_OF_A_TENANT)}
+    )
+    assert parse_feed_position(str(position)) == position
 
 
 def test_nothing_is_sent_before_every_cell_has_said_where_it_is() -> None:

@@ -89,6 +89,7 @@ def test_weights_are_read_from_a_command(text: str, weights: dict[str, float]) -
         ("A", "no name"),
         ("1a", "no name"),
         ("a" * 32, "no name"),
+        (",".join(f"cell-{number}" for number in range(65)), "at most 64 cells"),
     ],
 )
 def test_wrong_weights_are_refused(text: str, problem: str) -> None:
