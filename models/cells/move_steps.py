@@ -12,7 +12,7 @@ anything is admitted there.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 
 from sqlalchemy import Engine
@@ -62,6 +62,7 @@ class MoveRunner:
     ) -> None:
         self.move = move
         self._known_seconds = known_seconds
+        self._databases = databases
         self._registry = databases.registry
         self._rows = RowMover(databases, move)
         #: Cells that have seen the fence.
@@ -276,17 +277,19 @@ class MoveRunner:
             self._rows.copy_later_changes(source, self.move.admitting, CopiedTerms.LATER)
             if not (self._rows.empty(source) and self._rows.remove(source)):
                 return None
-        self._forget_marks()
+        self._forget_marks(self.move.admitting)
         moves.finish(self._registry, self.move)
         return MoveStep.REMOVE
 
     def _undo(self) -> MoveStep | None:
         if self._is_closed:
             self._reopen(MoveStep.UNDO)
+        known = self._databases.cells()
         for cell in self._new:
-            if not self._rows.remove(cell):
+            # One that was removed just before the move was requested never got anything.
+            if cell in known and not self._rows.remove(cell):
                 return None
-        self._forget_marks()
+        self._forget_marks(known)
         moves.finish(self._registry, self.move)
         return MoveStep.UNDO
 
@@ -306,8 +309,8 @@ class MoveRunner:
             if target != source
         )
 
-    def _forget_marks(self) -> None:
-        for cell in self.move.admitting:
+    def _forget_marks(self, known: Collection[str]) -> None:
+        for cell in self.move.admitting.keys() & known:
             forgotten = True
             while forgotten:
                 with self._rows.within(cell) as connection:
