@@ -2,7 +2,7 @@
 
 What is about one job is asked of one cell after the other, first of the one that the job's id
 names. Lists, sums and rankings are asked of all cells and merged: the same as one cell with all
-rows would answer. Schedules live in the tenant's first cell.
+rows would answer. Schedules are in the tenant's first cell, and while they are moved in others too.
 
 A cell that does not answer is missing: lists and sums are a 503 then, which names it, or with
 ``partial=true`` contain what the others have. Jobs of the others are read and changed as ever.
@@ -24,6 +24,7 @@ from app.api.auth.visitors import asks_for_page
 from app.api.http.query import link_to, pack_cursor, unpack_cursor
 from app.api.http.reply import QuickReply, Reply
 from app.api.routes import job_list, leaderboard
+from app.api.routes import schedules as schedule_routes
 from app.api.routes.tenant import effective_terms
 from app.api.services import Services
 from app.cells.events import merged_feed
@@ -41,6 +42,13 @@ from app.cells.merge import (
     sum_tenants,
 )
 from app.cells.merged_replays import discard_letters, replay_letters, replay_progress
+from app.cells.merged_schedules import (
+    change_schedule,
+    create_schedule,
+    holders,
+    one_schedule,
+    remove_schedule,
+)
 from app.cells.merged_usage import sum_usage
 from app.cells.tenant_pages import form_in_all, page_events
 from app.cells.tenant_request import (
@@ -52,7 +60,7 @@ from app.cells.tenant_request import (
 )
 from app.reads.job_views import etag_of
 from app.reads.ranks import ScoreRank, read_ranks
-from models.jobs.ids import parse_id
+from models.jobs.ids import ABOVE_ALL, parse_id
 from models.store.roles import tenant_scope
 from models.store.session import connect
 
@@ -67,6 +75,7 @@ Handler = Callable[..., "WSGIApplication"]
 
 #: What is about one job, also of the tenant's pages.
 OF_JOB = re.compile(r"/(?:tenant/)?(?:jobs|applications)/(?!batch$)([^/]+)(/.*)?")
+OF_SCHEDULE = re.compile(r"/schedules/([^/]+)(/run)?")
 OF_REPLAY = re.compile(r"/dead-letters/replays/[^/]+|/tenant/replays/[^/]+/cancel")
 
 
@@ -91,6 +100,8 @@ def handler_of(method: str, path: str) -> tuple[Handler, tuple[str, ...]]:
         return found, ()
     if OF_REPLAY.fullmatch(path) is not None:
         return form_in_all if path.startswith("/tenant") else replay_progress, ()
+    if OF_SCHEDULE.fullmatch(path) is not None:
+        return ON_SCHEDULE.get(method, one_schedule), ()
     if (job := OF_JOB.fullmatch(path)) is not None:
         is_application = method == "GET" and path.startswith("/applications/") and not job[2]
         return application if is_application else one_job, (job[1],)
@@ -103,7 +114,7 @@ def one_job(asked: TenantRequest, job_id: str) -> WSGIApplication:
 
 
 def first_cell(asked: TenantRequest) -> WSGIApplication:
-    """Schedules, and paths that do not exist."""
+    """Paths that do not exist."""
     return asked.first()
 
 
@@ -169,6 +180,21 @@ def newest_jobs(asked: TenantRequest, field: str) -> WSGIApplication:
     page = merge_pages(pages, limit)
     link = next_page(asked, limit, None if page.end is None else id_at(page.end))
     return Reply({field: page.documents}, 200, gathered.headers() | link)
+
+
+def schedules(asked: TenantRequest) -> WSGIApplication:
+    """A page of schedules, by name. Those of a cell that only admits jobs may be missing."""
+    gathered = asked.gather(spared=holders(asked).unneeded)
+    limit = limit_of(asked, schedule_routes.PAGE)
+    pages = []
+    for one in gathered.answers:
+        cursor = next_cursor(one)
+        # Two of a name may have been made while the placement changed.
+        entries = [((entry["name"], entry["id"]), entry) for entry in one.document["schedules"]]
+        pages.append(ListPage(entries, None if cursor is None else (cursor, ABOVE_ALL)))
+    page = merge_pages(pages, limit)
+    link = next_page(asked, limit, None if page.end is None else page.end[0])
+    return Reply({"schedules": page.documents}, 200, gathered.headers() | link)
 
 
 def ranking(asked: TenantRequest) -> WSGIApplication:
@@ -253,6 +279,8 @@ MERGED: dict[tuple[str, str], Handler] = {
     ("GET", "/jobs"): jobs,
     ("GET", "/dead-letters"): dead_letters,
     ("GET", "/leaderboard"): ranking,
+    ("GET", "/schedules"): schedules,
+    ("POST", "/schedules"): create_schedule,
     ("GET", "/tenant"): overview,
     ("GET", "/tenant/usage"): usage,
     ("GET", "/events"): merged_feed,
@@ -262,3 +290,4 @@ MERGED: dict[tuple[str, str], Handler] = {
     ("POST", "/tenant/dead-letters/replay"): form_in_all,
     ("POST", "/tenant/dead-letters/discard"): form_in_all,
 }
+ON_SCHEDULE: dict[str, Handler] = {"PATCH": change_schedule, "DELETE": remove_schedule}

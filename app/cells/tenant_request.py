@@ -121,10 +121,15 @@ class TenantRequest:
         """The request, for one cell."""
         return copied(self.environ, changes, self.body)
 
-    def gather(self, *besides: int, changes: Callable[[str], Changes] = unchanged) -> Gathered:
+    def gather(
+        self,
+        *besides: int,
+        changes: Callable[[str], Changes] = unchanged,
+        spared: Sequence[str] = (),
+    ) -> Gathered:
         """What all cells answer; an error of one of them, unless it is ``besides``, is the answer.
 
-        ``changes``: what differs from cell to cell.
+        ``changes``: what differs from cell to cell; ``spared``: cells that may be missing.
         """
         deadline = time.monotonic() + FAN_OUT_SECONDS
         counted = self.counted_cell()
@@ -141,9 +146,11 @@ class TenantRequest:
         ):
             left = max(0.0, until - time.monotonic())
             answers |= ask(self.apps, cells, self.environ, changed, body=self.body, seconds=left)
-        return self._complete(answers, besides)
+        return self._complete(answers, besides, spared)
 
-    def _complete(self, answers: Mapping[str, CellAnswer], besides: Sequence[int]) -> Gathered:
+    def _complete(
+        self, answers: Mapping[str, CellAnswer], besides: Sequence[int], spared: Sequence[str]
+    ) -> Gathered:
         """The answers, if they are all there or those that are there are wanted."""
         there = [
             answers[cell]
@@ -157,7 +164,7 @@ class TenantRequest:
         missing = [cell for cell in self.cells if cell not in left | {one.cell for one in there}]
         for cell in missing:
             self.apps.suspect(cell)
-        if missing and (not self.partial or not there):
+        if set(missing).difference(spared) and (not self.partial or not there):
             raise missing_cells(missing)
         return Gathered(there, missing)
 

@@ -16,7 +16,7 @@ from app.tenants.changes import new_tenant
 from app.tenants.terms import Change
 from models.audit import Act, record_first
 from models.cells.databases import CellDatabases
-from models.cells.moves import MoveRefused, request_move
+from models.cells.moves import MoveRefused, MoveStep, read_moves, request_move
 from models.cells.placements import (
     least_used_cells,
     place_unplaced,
@@ -254,10 +254,16 @@ def drain(name: str, undo: bool, move: bool) -> None:
 
 def move_all(registry: Engine, cell: str) -> None:
     """Have all tenants of a cell moved, each to the one that will have the fewest then."""
+    moves = [one for one in read_moves(registry) if one.step is not MoveStep.UNDO]
+    coming = {one.tenant for one in moves if cell in one.admitting}
     region = next(row.region for row in read_cells(registry) if row.name == cell)
     tenants_of = least_used_cells(registry, region)
     for placement in read_placements(registry):
         if placement.weights.get(cell, 0.0) <= 0:
+            if placement.tenant in coming:
+                cancel = f"tenants move {placement.tenant} --cancel"
+                message = f"is on its way to {cell}: {cancel}, or drain again when it is there."
+                click.echo(f"{placement.tenant}: {message}", err=True)
             continue
         rest = {name: weight for name, weight in placement.weights.items() if weight > 0}
         weight = rest.pop(cell)

@@ -80,15 +80,19 @@ CREATE = f"""
     ON CONFLICT (tenant_id, name) DO NOTHING
     RETURNING {COLUMNS}
 """
-NAME_TAKEN = "SELECT 1 FROM schedules WHERE tenant_id = %(tenant_id)s AND name = %(name)s"
+NAME_TAKEN = """
+    SELECT 1 FROM schedules
+    WHERE tenant_id = %(tenant_id)s AND name = %(name)s AND id <> %(id)s
+"""
 READ = f"""
     SELECT {COLUMNS} FROM schedules AS schedule
     WHERE schedule.id = %(id)s AND schedule.tenant_id = %(tenant_id)s
 """
+#: By their bytes, as the lists of several cells are merged; 1,000 are sorted at most.
 LIST = f"""
     SELECT {LISTED} FROM schedules AS schedule
-    WHERE schedule.tenant_id = %(tenant_id)s AND schedule.name > %(after)s
-    ORDER BY schedule.name LIMIT %(limit)s
+    WHERE schedule.tenant_id = %(tenant_id)s AND schedule.name COLLATE "C" > %(after)s
+    ORDER BY schedule.name COLLATE "C" LIMIT %(limit)s
 """
 CHANGE = f"""
     WITH changed AS (
@@ -181,6 +185,12 @@ def create(engine: Engine, schedule: RecurringSchedule) -> RecurringSchedule:
         if connection.exec_driver_sql(NAME_TAKEN, asdict(schedule)).first():
             raise name_taken(schedule.name)
     raise Conflict(f"You have {MOST_SCHEDULES:,} schedules; a tenant can have no more.")
+
+
+def require_free_name(engine: Engine, tenant_id: int, name: str, schedule_id: str) -> None:
+    """Conflict if another schedule of the tenant has the name."""
+    if fetch(engine, NAME_TAKEN, {"tenant_id": tenant_id, "name": name, "id": schedule_id}):
+        raise name_taken(name)
 
 
 def read(engine: Engine, tenant_id: int, schedule_id: str) -> RecurringSchedule | None:

@@ -2,8 +2,9 @@
 
 A copy has the tenant's terms, limits, API keys and schedules. The scheduler of the first cell of a
 tenant writes it; of a tenant in several cells the others have its own rows anyway, and schedules
-are in the first one. What a copy says of terms, limits and keys is a few seconds old; what it says
-of schedules is as old as a walk over all tenants takes.
+are in the first one. While they are brought there by a move, those that are known stay in the copy.
+What a copy says of terms, limits and keys is a few seconds old; what it says of schedules is as old
+as a walk over all tenants takes, or as such a move.
 """
 
 from __future__ import annotations
@@ -38,12 +39,23 @@ NEXT = f"SELECT id FROM tenants WHERE id > %(after)s ORDER BY id LIMIT {BATCH}"
 READ_CLOCK = "SELECT clock_timestamp() AS now"
 #: Only of tenants whose first cell this is, only if something differs, and only over a copy that
 #: was read earlier: a scheduler that stood still between its read and this may have been replaced.
-#: One that was read in the future says that the registry's clock was set back.
+#: One that was read in the future says that the registry's clock was set back. Schedules that a
+#: move is about to bring here are in the copy that their old cell wrote.
 WRITE = """
     INSERT INTO tenant_copies AS known (tenant, cell, rows, copied_at)
-    SELECT given.tenant, %(cell)s, given.rows::jsonb, %(read_at)s
-    FROM unnest(%(tenants)s::text[], %(rows)s::text[]) AS given (tenant, rows)
+    SELECT given.tenant, %(cell)s,
+           CASE WHEN moves.tenant IS NULL THEN given.rows ELSE jsonb_set(
+               given.rows, '{schedules}', (given.rows->'schedules') || (
+                   SELECT coalesce(jsonb_agg(schedule), '[]')
+                   FROM jsonb_array_elements(earlier.rows->'schedules') AS schedule
+                   WHERE schedule->'id' <> ALL (array(
+                       SELECT one->'id' FROM jsonb_array_elements(given.rows->'schedules') AS one))
+               )) END
+    FROM (SELECT tenant, rows::jsonb AS rows
+          FROM unnest(%(tenants)s::text[], %(rows)s::text[]) AS texts (tenant, rows)) AS given
     JOIN placements ON placements.tenant = given.tenant
+    LEFT JOIN moves ON moves.tenant = given.tenant AND moves.step IN ('open', 'transfer')
+    LEFT JOIN tenant_copies AS earlier ON earlier.tenant = given.tenant
     WHERE %(cell)s = (SELECT min(name COLLATE "C") FROM jsonb_each_text(placements.cells)
                           AS placed (name, weight) WHERE weight::float8 > 0)
     ORDER BY given.tenant

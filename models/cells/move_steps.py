@@ -12,7 +12,7 @@ anything is admitted there.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 
 from sqlalchemy import Engine
@@ -20,7 +20,7 @@ from sqlalchemy import Engine
 from models.cells import moves
 from models.cells.away import StillAdmitting, set_away, wait_for_older_statements
 from models.cells.databases import CellDatabases
-from models.cells.moved_rows import ALL_SCHEDULES, forget_marks, note_arrival
+from models.cells.moved_rows import MOVED_SCHEDULES, forget_marks, note_arrival
 from models.cells.moves import BEFORE_FLIP, Move, MoveStep
 from models.cells.placements import PlacementRow, read_placement, remove_placement
 from models.cells.row_mover import RowMover
@@ -48,6 +48,9 @@ CREATED_SECONDS = 60.0
 OVERLAP = timedelta(seconds=60)
 
 FIND_SCHEDULE = "SELECT id FROM schedules WHERE tenant_id = %(tenant_id)s LIMIT 1"
+FIND_MOVABLE = FIND_SCHEDULE.replace("LIMIT", "AND {condition} LIMIT")
+#: In a cell that the tenant stays in, a schedule waits so long for the job of its last tick.
+LAST_JOB_SECONDS = 3600.0
 READ_CLOSED = """
     SELECT tenant_id FROM away_tenants
     WHERE tenant_id = %(tenant_id)s AND (away OR version > %(version)s)
@@ -62,6 +65,7 @@ class MoveRunner:
     ) -> None:
         self.move = move
         self._known_seconds = known_seconds
+        self._databases = databases
         self._registry = databases.registry
         self._rows = RowMover(databases, move)
         #: Cells that have seen the fence.
@@ -242,23 +246,37 @@ class MoveRunner:
             self._rows.copy_later_changes(source, self.move.admitting, CopiedTerms.CHANGED)
         return MoveStep.TRANSFER
 
-    def _give_schedules(self, cell: str) -> None:
-        """Schedules are in the first cell: the others give theirs before they are opened.
+    def _give_schedules(self, cell: str) -> bool:
+        """Schedules are in the first cell: another one that admits gives those that can go, and is
+        closed then; whether none is left, which ticks there until it can go.
 
         One that was promoted may come before the one that has them, which admits meanwhile.
         """
-        asked = {"tenant_id": self._rows.tenant_id}
-        if fetch(self._rows.engine(cell), FIND_SCHEDULE, asked):
+        engine, asked = self._rows.engine(cell), {"tenant_id": self._rows.tenant_id}
+        moved = MOVED_SCHEDULES
+        if self.move.age_seconds > LAST_JOB_SECONDS:
+            moved = moved._replace(condition="true")
+        if fetch(engine, FIND_MOVABLE.format(condition=moved.condition), asked):
             # After a crash they are in both, and must not tick in both.
             self._set_away(cell, self._placement.version, away=True)
-            while self._rows.move_rows(cell, ALL_SCHEDULES):
+            while self._rows.move_rows(cell, moved):
                 pass
+        return not fetch(engine, FIND_SCHEDULE, asked)
+
+    def _gather_schedules(self) -> bool:
+        """Have all schedules given to the first cell; whether they are there."""
+        given = True
+        for cell in self.move.admitting.keys() - {self.move.first}:
+            given = self._give_schedules(cell) and given
+            if is_closed(self._rows.engine(cell), self._rows.tenant_id, self._placement):
+                self._set_away(cell, self._placement.version, away=False)
+        return given
 
     def _transfer(self) -> MoveStep | None:
         if self.move.age_seconds < self._known_seconds / 2:
             return None  # jobs are still read where they were by those who do not know
         emptied = [self._rows.empty(source) for source in self.move.leaving]
-        return MoveStep.DROP if all(emptied) else None
+        return MoveStep.DROP if self._gather_schedules() and all(emptied) else None
 
     def _drop(self) -> MoveStep | None:
         for source in self.move.leaving:
@@ -276,17 +294,19 @@ class MoveRunner:
             self._rows.copy_later_changes(source, self.move.admitting, CopiedTerms.LATER)
             if not (self._rows.empty(source) and self._rows.remove(source)):
                 return None
-        self._forget_marks()
+        self._forget_marks(self.move.admitting)
         moves.finish(self._registry, self.move)
         return MoveStep.REMOVE
 
     def _undo(self) -> MoveStep | None:
         if self._is_closed:
             self._reopen(MoveStep.UNDO)
+        known = self._databases.cells()
         for cell in self._new:
-            if not self._rows.remove(cell):
+            # One that was removed just before the move was requested never got anything.
+            if cell in known and not self._rows.remove(cell):
                 return None
-        self._forget_marks()
+        self._forget_marks(known)
         moves.finish(self._registry, self.move)
         return MoveStep.UNDO
 
@@ -306,8 +326,8 @@ class MoveRunner:
             if target != source
         )
 
-    def _forget_marks(self) -> None:
-        for cell in self.move.admitting:
+    def _forget_marks(self, known: Collection[str]) -> None:
+        for cell in self.move.admitting.keys() & known:
             forgotten = True
             while forgotten:
                 with self._rows.within(cell) as connection:

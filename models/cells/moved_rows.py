@@ -8,7 +8,7 @@ found here after a crash was added already.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
@@ -18,6 +18,7 @@ from models.job_counts import FOLD_LOCK, TAKE_LOCK
 from models.jobs.erase import FORGET_COPY
 from models.jobs.states import JobStatus
 from models.jobs.transfer import FIRST_XID, MOVED_SHARD, REPORTED_AGAIN, JobTables
+from models.store.arrays import plain_array
 from models.store.row_copies import CopiedTable, TextRow
 from models.tallies import TallyKind
 
@@ -47,6 +48,11 @@ WITHOUT_JOB = f"{SCORED} AND NOT EXISTS (SELECT FROM jobs WHERE jobs.id = applic
 NOT_RUNNING = """(overlap <> 'skip' OR NOT EXISTS (
     SELECT FROM jobs WHERE jobs.id = schedules.last_job_id
       AND jobs.status::text IN ('scheduled', 'queued', 'dispatched', 'running')))"""
+#: Of some jobs, those of last ticks that have to end before the next one.
+FIND_LAST_JOBS = """
+    SELECT last_job_id::text AS id FROM schedules
+    WHERE tenant_id = %(tenant_id)s AND overlap = 'skip' AND last_job_id = ANY (%(ids)s::uuid[])
+"""
 NOT_ERASED = "NOT EXISTS (SELECT FROM erasures WHERE erasures.id = given.{column})"
 #: Schedules of the same name may have been made in two cells, while the placement changed.
 FREE_NAME = """CASE WHEN EXISTS (
@@ -125,6 +131,8 @@ class MovedTable(NamedTuple):
     after_jobs: bool = False
     #: All of them are in the first cell that admits jobs.
     one_cell: bool = False
+    #: Each has the id of a job, and is where that is.
+    with_job: bool = False
     #: What is done there when they are gone here.
     forget: Callable[[Connection, Sequence[TextRow], str], object] | None = None
 
@@ -171,15 +179,14 @@ def mark_of(event: TextRow, prefix: str) -> str:
     return f"{prefix}event/{event['id']}"
 
 
-#: Of a cell that the tenant stays in.
-ALL_SCHEDULES = MovedTable(SCHEDULES, put_schedules, one_cell=True)
+MOVED_SCHEDULES = MovedTable(SCHEDULES, put_schedules, NOT_RUNNING, one_cell=True)
 #: In this order. Erasures come last: they then find everything that they are about.
 MOVED = (
     MovedTable(APPLICATIONS, put_applications, WITHOUT_JOB),
-    ALL_SCHEDULES._replace(condition=NOT_RUNNING),
+    MOVED_SCHEDULES,
     MovedTable(EVENTS, put_events, forget=forget_events),
     MovedTable(REPLAYS, put_replays, after_jobs=True),
-    MovedTable(ERASURES, put_erasures, after_jobs=True),
+    MovedTable(ERASURES, put_erasures, after_jobs=True, with_job=True),
 )
 #: One look into an index each.
 FIND_ANY = (
@@ -200,6 +207,12 @@ def any_row(connection: Connection, tenant_id: int) -> bool:
     """Whether a row is left that has to be moved."""
     tables = " UNION ALL ".join(f"({find})" for find in FIND_ANY)
     return connection.exec_driver_sql(tables, {"tenant_id": tenant_id}).first() is not None
+
+
+def last_jobs(connection: Connection, tenant_id: int, ids: Collection[str]) -> set[str]:
+    """Of these jobs, those whose schedule makes no tick before they have ended."""
+    asked = {"tenant_id": tenant_id, "ids": plain_array(sorted(ids))}
+    return {row.id for row in connection.exec_driver_sql(FIND_LAST_JOBS, asked)}
 
 
 def take_tallies(connection: Connection, tenant_id: int) -> list[TextRow]:

@@ -91,11 +91,13 @@ def promote_tenant(databases: CellDatabases, found: PlacementRow, lost: str, to:
     while placement is not None and lost in placement.weights:
         weights = replaced(placement.weights, lost, to)
         holder: str | None = None
-        if weights.get(to, 0.0) > 0:
-            copy = read_copy(registry, placement.tenant)
+        copy, gains = read_copy(registry, placement.tenant), weights.get(to, 0.0) > 0
+        #: Some of its schedules may not have left the lost cell.
+        emptied = placement.weights[lost] <= 0
+        if gains:
             install(databases.engine(to), copy, placement, weights, to)
-            if copy is not None and copy.rows["schedules"]:
-                holder = put_back_schedules(databases, copy, weights, to)
+        if copy is not None and copy.rows["schedules"] and (gains or emptied):
+            holder = put_back_schedules(databases, copy, weights, to, everywhere=emptied)
         if flip(registry, placement, weights, holder):
             divide(databases, placement, weights, without=to)
             return
@@ -166,17 +168,22 @@ def admitting(weights: Mapping[str, float]) -> list[str]:
 
 
 def put_back_schedules(
-    databases: CellDatabases, copy: CopiedTenant, weights: Mapping[str, float], to: str
+    databases: CellDatabases,
+    copy: CopiedTenant,
+    weights: Mapping[str, float],
+    to: str,
+    *,
+    everywhere: bool = False,
 ) -> str:
     """Let the first cell that admits have the schedules of the copy, if the lost one had them; the
-    cell that has them now."""
-    if copy.cell in admitting(weights):
+    cell that has them now. ``everywhere``: also if the copy is that of another cell."""
+    if copy.cell in admitting(weights) and not everywhere:
         return copy.cell  # they are where they were
     first = admitting(weights)[0]
     try:
         put_copied(databases.engine(first), copy)
     except StateStoreError:
-        if first == to:
+        if first == to or weights.get(to, 0.0) <= 0:
             raise
         put_copied(databases.engine(to), copy)
         return to

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager
 from math import inf
 
@@ -16,8 +16,10 @@ from models.cells.fences import fenced
 from models.cells.moved_rows import (
     JOB_TABLES,
     MOVED,
+    MOVED_SCHEDULES,
     MovedTable,
     any_row,
+    last_jobs,
     note_copy,
     put_sums,
     put_tallies,
@@ -38,7 +40,8 @@ from models.cells.tenant_rows import (
     write_idempotency_keys,
     write_own_rows,
 )
-from models.jobs.transfer import count_left, put_jobs, take_jobs
+from models.jobs.states import JobStatus
+from models.jobs.transfer import count_left, find_known, put_jobs, take_jobs
 from models.pools import POOLS
 from models.store.row_copies import TextRow
 from models.store.session import fetch
@@ -48,6 +51,7 @@ from models.wakeups import wake_scheduler
 SHORT_SECONDS = 1.0
 #: A key has the time at which its transaction began; that is a few seconds ago at most.
 SINCE = "SELECT (now() - interval '10 seconds')::text AS since"
+WAITING = (JobStatus.SCHEDULED, JobStatus.QUEUED)
 
 
 class RowMover:
@@ -148,6 +152,11 @@ class RowMover:
 
     def empty(self, source: str) -> bool:
         """Transfer what can go; whether nothing is left."""
+        with self.within(source) as connection:
+            self._keep_away(connection, source)
+        # Before the jobs, which may take hours: here they do not tick.
+        while self.move_rows(source, MOVED_SCHEDULES):
+            pass
         while time.monotonic() < self.until:
             moved = self._move_jobs(source)
             if moved:
@@ -163,14 +172,16 @@ class RowMover:
 
     def _move_jobs(self, source: str) -> int:
         with self.within(source) as here:
-            if not keep_away(here, self.tenant_id, self.version):
-                raise CannotMove(f"the cell {source} knows a later placement")
+            self._keep_away(here, source)
             behind = self._after.get(source)
             rows = take_jobs(here, self.tenant_id, list(POOLS), JOB_TABLES, behind)
+            waiting = {str(job["id"]) for job in rows.jobs if job["status"] in WAITING}
+            # The schedule looks for it where it is itself.
+            last = last_jobs(here, self.tenant_id, waiting) if self._in_several else ()
+            targets = self._targets(source, [str(job["id"]) for job in rows.jobs], last)
             ids: dict[str, set[str]] = {}
-            for job in rows.jobs:
-                job_id = str(job["id"])
-                ids.setdefault(self.move.target(job_id), set()).add(job_id)
+            for job_id, target in targets.items():
+                ids.setdefault(target, set()).add(job_id)
             for target, some in ids.items():
                 with self.within(target) as there:
                     require_tenant(there, self.tenant_id)
@@ -184,6 +195,31 @@ class RowMover:
             wake_scheduler(self.engine(target))
         return len(rows.jobs)
 
+    def _keep_away(self, connection: Connection, source: str) -> None:
+        if not keep_away(connection, self.tenant_id, self.version):
+            raise CannotMove(f"the cell {source} knows a later placement")
+
+    @property
+    def _in_several(self) -> bool:
+        return len(self.move.admitting) > 1
+
+    def _targets(
+        self, source: str, ids: Collection[str], first: Collection[str] = ()
+    ) -> dict[str, str]:
+        """The cell that each job goes to: the one that has it since a crash, else the first one if
+        it is among ``first``.
+
+        What is in ``first`` may have changed since the crash: a schedule is removed at any time.
+        """
+        targets = {
+            job_id: self.move.first if job_id in first else self.move.target(job_id)
+            for job_id in ids
+        }
+        if self._in_several:
+            for cell in self.move.admitting.keys() - {source}:
+                targets |= dict.fromkeys(find_known(self.engine(cell), ids), cell)
+        return targets
+
     def move_rows(self, source: str, moved: MovedTable) -> int:
         """Move the next rows of a table that can go; how many."""
         targets: dict[str, list[TextRow]] = {}
@@ -193,8 +229,11 @@ class RowMover:
                 if left.jobs > left.in_flight:
                     return 0
             rows = take_rows(here, moved, self.tenant_id)
-            for row in rows:
-                target = self.move.first if moved.one_cell else self.move.target(str(row["id"]))
+            ids = [str(row["id"]) for row in rows]
+            jobs = self._targets(source, ids) if moved.with_job else {}
+            for row_id, row in zip(ids, rows, strict=True):
+                target = self.move.first if moved.one_cell else self.move.target(row_id)
+                target = jobs.get(row_id, target)
                 targets.setdefault(target, []).append(row)
             for target, some in targets.items():
                 with self.within(target) as there:

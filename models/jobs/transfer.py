@@ -16,7 +16,7 @@ that has left finds no row, and runs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, Engine
@@ -228,6 +228,11 @@ def _known(connection: Connection, rows: JobRows) -> set[str]:
     cancelled = [str(row["id"]) for row in there if row["cancel_requested_at"] is not None]
     connection.exec_driver_sql(FOLLOW, {"cancelled": plain_array(cancelled)})
     return known - again
+
+
+def find_known(engine: Engine, ids: Collection[str]) -> set[str]:
+    """Those of these jobs that a cell has, or has erased."""
+    return {row.id for row in fetch(engine, FIND_KNOWN, {"ids": plain_array(sorted(ids))})}
 
 
 def count_left(connection: Connection, tenant_id: int, most: int = BATCH) -> JobsLeft:

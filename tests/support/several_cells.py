@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 NAMES = ("cell-1", "cell-2", "cell-3")
 #: Tables whose rows the one database has of all cells.
-TABLES = ("jobs", "attempts", "applications", "usage", "refusals")
+TABLES = ("jobs", "attempts", "applications", "usage", "refusals", "schedules")
 
 
 class SeveralCells:

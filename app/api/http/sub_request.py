@@ -26,6 +26,8 @@ class SubRequest:
     with_places: bool = False
     #: Whether names are sorted by their bytes, as they are merged: databases may sort differently.
     by_bytes: bool = False
+    #: Whether to do nothing but to look if the name that is given is free.
+    only_name: bool = False
 
 
 #: A request to one cell.

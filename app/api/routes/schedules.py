@@ -18,6 +18,7 @@ from app.api.http.body import parse_body
 from app.api.http.query import known_id, next_link, parse_cursor, parse_limit
 from app.api.http.reply import Reply, fields_of, submission_headers
 from app.api.http.state import read_standby, write_state
+from app.api.http.sub_request import current_part
 from app.api.openapi import declared
 from app.api.openapi.declared import LAG, LINK, LOCATION, Returns, for_tenants, paging
 from app.api.schemas import answers
@@ -57,7 +58,10 @@ MOST = 200
 )
 def post_schedule() -> Response:
     """Names are unique, so repeating the request is harmless: 409."""
-    made = create_schedule(current_services(), current_tenant(), parse_body(CreateSchedule))
+    body, tenant = parse_body(CreateSchedule), current_tenant()
+    if current_part().only_name:
+        return name_is_free(tenant, body.name, new_id())
+    made = create_schedule(current_services(), tenant, body)
     return Reply(document_of(made, full=True), 201, {"Location": f"/schedules/{made.id}"})
 
 
@@ -107,6 +111,8 @@ def patch_schedule(schedule_id: str) -> Response:
     """
     services, tenant = current_services(), current_tenant()
     body = parse_body(ChangeSchedule)
+    if current_part().only_name:
+        return name_is_free(tenant, body.name, known_id(schedule_id))
     change = partial(change_of, services, tenant, body.model_dump(include=body.model_fields_set))
     with write_state() as engine:
         found = store.change(engine, tenant.id, known_id(schedule_id), change)
@@ -143,6 +149,14 @@ def post_run(schedule_id: str) -> Response:
     job_id = run_now(services, tenant, find(schedule_id))
     headers = submission_headers(f"/jobs/{job_id}", "queued", allowance)
     return Reply({"id": job_id, "status": "queued"}, 202, headers)
+
+
+def name_is_free(tenant: TenantProfile, name: str, schedule_id: str) -> Response:
+    """Nothing is done: the schedule is created or changed in another cell. Conflict if another one
+    here has its name."""
+    with write_state() as engine:
+        store.require_free_name(engine, tenant.id, name, schedule_id)
+    return Response(status=204)
 
 
 def find(text: str) -> RecurringSchedule:

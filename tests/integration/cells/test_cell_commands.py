@@ -266,6 +266,25 @@ def test_draining_moves_the_tenants_of_a_cell(
     assert [(row.tenant, row.wanted) for row in rows] == [("one", {"cell-1": 0, "cell-3": 1.0})]
 
 
+def test_draining_names_the_tenants_that_are_on_their_way_there(
+    type_line: Type, urls: list[str], databases: list[DatabaseFixture]
+) -> None:
+    for number, url in enumerate(urls, 1):
+        add(type_line, f"cell-{number}", url)
+    for name in ("coming", "turned", "spread"):
+        type_line(f"tenants create {name} --cell cell-2")
+    type_line("tenants move coming --to cell-1")
+    type_line("tenants move turned --to cell-1")
+    type_line("tenants move turned --cancel")
+    type_line("tenants spread spread --over cell-1=1,cell-2=1")
+    done = type_line("cells drain cell-1 --move")
+    assert done.exit_code == 0, done.output
+    named = [line.split(":")[0] for line in done.output.splitlines() if "on its way" in line]
+    assert sorted(named) == ["coming", "spread"]
+    assert "tenants move coming --cancel" in done.output
+    assert len(databases[0].query("SELECT tenant FROM moves")) == 3, "nothing else is moved"
+
+
 def test_draining_divides_the_tenants_over_the_other_cells(
     type_line: Type, urls: list[str], databases: list[DatabaseFixture]
 ) -> None:

@@ -10,6 +10,12 @@ from app.api.auth.access import Access, access_of
 from app.cells import merged_replays, merged_routes
 from app.cells.events import merged_feed
 from app.cells.merged_routes import handler_of
+from app.cells.merged_schedules import (
+    change_schedule,
+    create_schedule,
+    one_schedule,
+    remove_schedule,
+)
 from app.policy.placement import Placement
 from models.jobs.ids import cell_number, new_id
 from tests.support.event_rows import bring
@@ -35,12 +41,12 @@ DECIDED = {
     "GET /jobs/<job_id>/runs": merged_routes.one_job,
     "GET /jobs/<job_id>/wait": merged_routes.one_job,
     "GET /leaderboard": merged_routes.ranking,
-    "GET /schedules": merged_routes.first_cell,
-    "POST /schedules": merged_routes.first_cell,
-    "GET /schedules/<schedule_id>": merged_routes.first_cell,
-    "PATCH /schedules/<schedule_id>": merged_routes.first_cell,
-    "DELETE /schedules/<schedule_id>": merged_routes.first_cell,
-    "POST /schedules/<schedule_id>/run": merged_routes.first_cell,
+    "GET /schedules": merged_routes.schedules,
+    "POST /schedules": create_schedule,
+    "GET /schedules/<schedule_id>": one_schedule,
+    "PATCH /schedules/<schedule_id>": change_schedule,
+    "DELETE /schedules/<schedule_id>": remove_schedule,
+    "POST /schedules/<schedule_id>/run": one_schedule,
     "GET /tenant/usage": merged_routes.usage,
 }
 SUBMISSIONS = {"POST /applications", "POST /jobs", "POST /jobs/batch"}

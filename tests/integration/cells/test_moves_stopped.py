@@ -12,6 +12,7 @@ from app.scheduler.maintenance.tenant_remover import TenantRemover
 from app.tenants.suspension import delete_tenant, suspend_tenant
 from models.blobs import open_blobs
 from models.cells.away import SET_AWAY
+from models.cells.databases import UnknownCell
 from models.cells.moves import MoveRefused, MoveStep, cancel_move, read_move, request_move
 from models.cells.tenant_rows import CannotMove
 from models.jobs.submission import TenantAway
@@ -125,6 +126,19 @@ def test_a_tenant_that_is_deleted_after_the_flip_is_removed_everywhere(cells: Mo
     assert cells.jobs() == {}
     assert not [cell for cell in cells.cells if cells.left_in(cell)]
     assert not cells.cells[A].query("SELECT FROM tenants WHERE name = 'acme'")
+
+
+def test_a_move_to_a_cell_that_was_removed_is_taken_back(cells: MovingCells) -> None:
+    """Just before the move was requested, and after it was seen that there is such a cell."""
+    cells.request(b=1)
+    cells.execute("UPDATE moves SET wanted = %(to)s::jsonb", to='{"cell-a": 0, "cell-z": 1}')
+    with pytest.raises(UnknownCell):
+        cells.turn()
+    cancel_move(cells.registry, "acme")
+    cells.finish()
+    assert not isinstance(cells.submit(A), TenantAway)
+    cells.run(b=1)
+    assert cells.placement.weights == {B: 1.0}
 
 
 def test_a_move_waits_for_cells_of_the_same_schema(cells: MovingCells) -> None:
