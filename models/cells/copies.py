@@ -50,7 +50,7 @@ WRITE = """
                    FROM jsonb_array_elements(earlier.rows->'schedules') AS schedule
                    WHERE schedule->'id' <> ALL (array(
                        SELECT one->'id' FROM jsonb_array_elements(given.rows->'schedules') AS one))
-               )) END
+               )) END, %(read_at)s
     FROM (SELECT tenant, rows::jsonb AS rows
           FROM unnest(%(tenants)s::text[], %(rows)s::text[]) AS texts (tenant, rows)) AS given
     JOIN placements ON placements.tenant = given.tenant
