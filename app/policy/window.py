@@ -21,6 +21,9 @@ IDLE_SHARE = 0.85
 BUSY_SHARE = 0.95
 #: For jobs up to this length the reserve is counted in seconds.
 MOMENT_SECONDS = 0.1
+#: How long a run that has ended may count as in flight until its worker has written that: see
+#: ``REST_SECONDS`` of ``tasks.worker.ledger``.
+UNWRITTEN_SECONDS = 0.1
 #: Jobs from this length on need no reserve: the pause until the next one comes hardly counts.
 #: In between, the part of the slots with a job in reserve falls linearly.
 LONG_SECONDS = 10.0
@@ -63,6 +66,15 @@ def window(slots: int, ended_per_second: float, reserve_seconds: float = RESERVE
         part = (LONG_SECONDS - seconds) / (LONG_SECONDS - MOMENT_SECONDS)
         reserve = slots * max(0.0, part)
     return min(CEILING, slots + max(1, math.ceil(reserve)) + batch(ended_per_second) - 1)
+
+
+def still_in_flight(in_flight: int, ended_per_second: float) -> int:
+    """Of the jobs that are in flight by their rows, those whose run has probably not ended.
+
+    While a queue is long a worker writes what ended in groups. Without this, jobs that take up no
+    slot any more would take up the window.
+    """
+    return max(0, in_flight - int(ended_per_second * UNWRITTEN_SECONDS))
 
 
 def expected_rate(ended_per_second: float, busy: int, slots: int, seconds: float | None) -> float:

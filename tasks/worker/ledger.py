@@ -42,8 +42,9 @@ from tasks.worker.tracing import note_settled
 logger = logging.getLogger(__name__)
 
 #: While claims wait for slots here, endings gather for so long: nobody's start depends on them, and
-#: a commit costs as much as ten of them.
-REST_SECONDS = 0.05
+#: a commit costs as much as ten of them. The scheduler reckons with that: ``UNWRITTEN_SECONDS`` in
+#: ``app.policy.window``.
+REST_SECONDS = 0.1
 #: How long others wait for a group with projections. Two statements at a time need two connections.
 TURN_SECONDS = 0.2
 

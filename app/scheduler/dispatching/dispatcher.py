@@ -24,6 +24,7 @@ from app.policy.window import (
     refill_seconds,
     room_to_fill,
     seconds_to_room,
+    still_in_flight,
     window,
 )
 from app.reads.estimates import Estimates
@@ -157,7 +158,8 @@ class Dispatcher(RoleQueries):
         length = self._lengths.get(pool.name)
         shared = self._pools.shared_rate(pool)
         rate = expected_rate(shared, pool.busy, pool.slots, length)
-        room = window(pool.slots, rate, pool.reserve_seconds) - pool.in_flight
+        busy = still_in_flight(pool.in_flight, shared)
+        room = window(pool.slots, rate, pool.reserve_seconds) - busy
         most = min(BATCH, room_to_fill(room, pool.ready, rate))
         if most <= 0:
             self._queues[pool.name].contended = True

@@ -15,6 +15,7 @@ from app.policy.window import (
     MOST_RESERVE_SECONDS,
     REFILL_SECONDS,
     RESERVE_SECONDS,
+    UNWRITTEN_SECONDS,
     batch,
     credit_is_due,
     expected_rate,
@@ -26,8 +27,10 @@ from app.policy.window import (
     room_to_fill,
     seconds_to_room,
     smoothed_rate,
+    still_in_flight,
     window,
 )
+from tasks.worker.ledger import REST_SECONDS
 
 slots = st.integers(0, 10_000)
 rates = st.floats(0, 1e6)
@@ -108,6 +111,17 @@ def test_room_is_filled_by_the_batch_and_what_is_left_of_a_queue_at_once(
         assert given == 0 and room < rate * BATCH_SECONDS, "a tenth of a second's endings"
         later = room + math.ceil(seconds_to_room(room, ready, rate) * rate)
         assert room_to_fill(later, ready, rate) == later
+
+
+@given(slots, rates)
+def test_ends_that_are_not_written_take_up_no_room(in_flight: int, rate: float) -> None:
+    left = still_in_flight(in_flight, rate)
+    assert 0 <= left <= in_flight
+    assert in_flight - left <= rate * UNWRITTEN_SECONDS
+
+
+def test_the_window_leaves_room_for_what_a_worker_gathers_before_it_writes() -> None:
+    assert UNWRITTEN_SECONDS >= REST_SECONDS
 
 
 @given(rates, slots, slots, st.none() | st.floats(0, 1e4))
