@@ -56,8 +56,9 @@ demo: ## send 40 applications to the running stack (or to PORT=…) and watch th
 	else settings=$$($(PY) -m app.stack env) || { echo "$$settings"; exit 1; }; eval "$$settings"; fi; \
 	exec $(PY) -m flask --app app demo
 
-# $(call tests,ARGUMENTS,HOW): in CI, tests that failed beside others have to pass alone. A machine
-# that has no processor time for a test during seconds fails whatever waits for a process.
+# $(call tests,ARGUMENTS,HOW): in CI, tests that failed are run once more, one after the other, and
+# have to pass then. (Where a host takes the processors for seconds, whatever waits for a process
+# runs out of time.)
 tests = $(PY) -m pytest $(1) $(2)
 ifdef CI
 tests = { $(PY) -m pytest $(1) $(2) || { [ $$? = 1 ] && echo "Tests failed. Alone they have to pass:" && \

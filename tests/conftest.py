@@ -91,7 +91,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """In CI, patience with the machine; temporary folders of this run alone, in memory if it fits.
+    """In CI, waits while the host takes the processors; a temporary folder of this run alone, in
+    memory if it fits.
 
     pytest closes the folder that its runs share to other users each time one starts, and the
     embedded PostgreSQL of another run, which has a user account of its own, loses its files.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from decimal import Decimal
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 import orjson
@@ -75,7 +75,8 @@ Handler = Callable[..., "WSGIApplication"]
 
 #: What is about one job, also of the tenant's pages.
 OF_JOB = re.compile(r"/(?:tenant/)?(?:jobs|applications)/(?!batch$)([^/]+)(/.*)?")
-OF_SCHEDULE = re.compile(r"/schedules/([^/]+)(/run)?")
+#: Also of the tenant's pages.
+OF_SCHEDULE = re.compile(r"/(?:tenant/)?schedules/[^/]+(/[a-z]+)?")
 OF_REPLAY = re.compile(r"/dead-letters/replays/[^/]+|/tenant/replays/[^/]+/cancel")
 
 
@@ -100,8 +101,8 @@ def handler_of(method: str, path: str) -> tuple[Handler, tuple[str, ...]]:
         return found, ()
     if OF_REPLAY.fullmatch(path) is not None:
         return form_in_all if path.startswith("/tenant") else replay_progress, ()
-    if OF_SCHEDULE.fullmatch(path) is not None:
-        return ON_SCHEDULE.get(method, one_schedule), ()
+    if (schedule := OF_SCHEDULE.fullmatch(path)) is not None:
+        return ON_SCHEDULE.get((method, schedule[1]), one_schedule), ()
     if (job := OF_JOB.fullmatch(path)) is not None:
         is_application = method == "GET" and path.startswith("/applications/") and not job[2]
         return application if is_application else one_job, (job[1],)
@@ -122,7 +123,7 @@ def application(asked: TenantRequest, application_id: str) -> WSGIApplication:
     """An application, with its rank among those of all cells."""
     known = asked.environ.get("HTTP_IF_NONE_MATCH")
     # The tag depends on the rank too.
-    changes = {"REQUEST_METHOD": "GET", "HTTP_IF_NONE_MATCH": None}
+    changes: dict[str, Any] = {"REQUEST_METHOD": "GET", "HTTP_IF_NONE_MATCH": None}
     found = asked.one(parse_id(application_id), **changes)
     if isinstance(found, CellAnswer) or found.status != HTTPStatus.OK:
         return found
@@ -183,8 +184,8 @@ def newest_jobs(asked: TenantRequest, field: str) -> WSGIApplication:
 
 
 def schedules(asked: TenantRequest) -> WSGIApplication:
-    """A page of schedules, by name. Those of a cell that only admits jobs may be missing."""
-    gathered = asked.gather(spared=holders(asked).unneeded)
+    """A page of schedules, by name. Cells that admit jobs, other than the first, may be missing."""
+    gathered = asked.gather(optional=holders(asked).optional)
     limit = limit_of(asked, schedule_routes.PAGE)
     pages = []
     for one in gathered.answers:
@@ -290,4 +291,8 @@ MERGED: dict[tuple[str, str], Handler] = {
     ("POST", "/tenant/dead-letters/replay"): form_in_all,
     ("POST", "/tenant/dead-letters/discard"): form_in_all,
 }
-ON_SCHEDULE: dict[str, Handler] = {"PATCH": change_schedule, "DELETE": remove_schedule}
+ON_SCHEDULE: dict[tuple[str, str | None], Handler] = {
+    ("PATCH", None): change_schedule,
+    ("DELETE", None): remove_schedule,
+    ("POST", "/remove"): remove_schedule,
+}

@@ -5,7 +5,7 @@ registry; it is kept durably in the *host*, a cell of this process's region that
 answered with the usual 202. ``IntakeHandover`` of the host's scheduler hands it over, once, when
 the tenant's cell is back or another one is promoted in its place. Until then a poll says that the
 job is queued, with the reason ``cell_away``; it can be cancelled here. Tenants are divided over the
-hosts of a region: a lost cell's load is not one neighbour's alone.
+hosts of a region, so that no single one gets all the load of a lost cell.
 
 The id of such a job carries the number of its host: that is where it is looked up, by processes of
 other regions too. Who asks its cell first, gets 404 there and then asks the host finds it at one of

@@ -125,15 +125,18 @@ class TenantRequest:
         self,
         *besides: int,
         changes: Callable[[str], Changes] = unchanged,
-        spared: Sequence[str] = (),
+        optional: Sequence[str] = (),
     ) -> Gathered:
         """What all cells answer; an error of one of them, unless it is ``besides``, is the answer.
 
-        ``changes``: what differs from cell to cell; ``spared``: cells that may be missing.
+        ``changes``: what differs from cell to cell; ``optional``: cells that may be missing, and
+        are asked before those that are not.
         """
         deadline = time.monotonic() + FAN_OUT_SECONDS
         counted = self.counted_cell()
-        newest = NEWEST if self.placement.leaving else {}
+        before = (*self.placement.leaving, *optional)
+        after = [cell for cell in self.placement.admitting if cell not in optional]
+        newest = NEWEST if before else {}
         answers: dict[str, CellAnswer] = {}
 
         def changed(cell: str) -> Changes:
@@ -141,15 +144,15 @@ class TenantRequest:
             return {"REQUEST_METHOD": self.method, **newest, **part, **changes(cell)}
 
         for cells, until in (
-            (self.placement.leaving, deadline - ADMITTING_SECONDS),
-            (self.placement.admitting, deadline),
+            (before, deadline - ADMITTING_SECONDS),
+            (after, deadline),
         ):
             left = max(0.0, until - time.monotonic())
             answers |= ask(self.apps, cells, self.environ, changed, body=self.body, seconds=left)
-        return self._complete(answers, besides, spared)
+        return self._complete(answers, besides, optional)
 
     def _complete(
-        self, answers: Mapping[str, CellAnswer], besides: Sequence[int], spared: Sequence[str]
+        self, answers: Mapping[str, CellAnswer], besides: Sequence[int], optional: Sequence[str]
     ) -> Gathered:
         """The answers, if they are all there or those that are there are wanted."""
         there = [
@@ -164,19 +167,22 @@ class TenantRequest:
         missing = [cell for cell in self.cells if cell not in left | {one.cell for one in there}]
         for cell in missing:
             self.apps.suspect(cell)
-        if set(missing).difference(spared) and (not self.partial or not there):
+        if set(missing).difference(optional) and (not self.partial or not there):
             raise missing_cells(missing)
         return Gathered(there, missing)
 
-    def one(self, job_id: str | None, **changes: Any) -> BegunResponse | CellAnswer:
+    def one(
+        self, job_id: str | None, again: Sequence[str] = (), **changes: Any
+    ) -> BegunResponse | CellAnswer:
         """The answer of the cell that has this job; None: any cell may know.
 
+        ``again``: cells to ask once more, if no cell is left by the tenant (then all others are).
         It may wait for the end of the job, and may be a stream: it is passed on as it comes.
         """
         missing: list[str] = []
         absent: CellAnswer | None = None
         began = time.monotonic()
-        for cell in self._in_turn(job_id):
+        for cell in self._in_turn(job_id, again):
             if cell in missing:
                 continue
             # One that is away takes all the time there is.
@@ -200,14 +206,13 @@ class TenantRequest:
             raise missing_cells(missing)
         return absent
 
-    def _in_turn(self, job_id: str | None) -> Iterator[str]:
+    def _in_turn(self, job_id: str | None, again: Sequence[str]) -> Iterator[str]:
         """The cells in the order in which they are asked for a job."""
         born = self.apps.cell_numbered(cell_number(job_id)) if job_id else None
         for cells in (self.placement.admitting, self.placement.leaving):
             yield from sorted(cells, key=lambda cell: cell != born)
-        if self.placement.leaving:
-            # It may have gone there after we asked.
-            yield from self.placement.admitting
+        # It may have gone there after we asked.
+        yield from self.placement.admitting if self.placement.leaving else again
 
     def first(self, **changes: Any) -> BegunResponse:
         """The answer of the first cell that admits jobs."""

@@ -30,7 +30,7 @@ def promote_cell(lost: str, to: str, force: bool, yes: bool) -> None:
     For a cell that will not be back soon: its tenants' terms, keys and schedules are installed
     from the registry's copies, and new jobs run in the other cell. Jobs that the lost cell has are
     not known there; if it comes back they are transferred. Make sure that it does not run on
-    somewhere, out of sight: it would go on with its jobs.
+    where you cannot reach it: it would go on with its jobs.
     """
     with all_cells() as found:
         check(found, lost, to, force=force)
@@ -56,7 +56,7 @@ def check(found: CellDatabases, lost: str, to: str, *, force: bool) -> None:
         raise click.ClickException(f"{to} does not answer.")
     if not force and answers(found, lost):
         raise click.ClickException(
-            f"{lost} answers. Its tenants can be moved without losing sight of their jobs:"
+            f"{lost} answers. Its tenants can be moved together with their jobs:"
             f" cells drain {lost} --move. To promote {to} all the same, give --force."
         )
 

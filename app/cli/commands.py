@@ -13,7 +13,7 @@ from flask import Flask
 from app.cli.audit import audit
 from app.cli.cells import cells
 from app.cli.cells_promote import promote_cell
-from app.cli.cells_remove import remove as _remove  # noqa: F401 - adds a command to those of cells
+from app.cli.cells_remove import remove_one
 from app.cli.encryption import encryption
 from app.cli.errors import FairlineCommand
 from app.cli.keys import keys
@@ -31,6 +31,7 @@ ROOT = Path(__file__).parents[2]
 
 def register_commands(app: Flask) -> None:
     cells.add_command(promote_cell)
+    cells.add_command(remove_one)
     platform = (migrate, run_scheduler, show_demo, replay_dead_letters)
     for command in (tenants, keys, quotas, audit, encryption, cells, *platform):
         app.cli.add_command(command)

@@ -1,4 +1,4 @@
-"""Window: how many jobs of a pool may be in flight, at the broker or running. Pure.
+"""Window: how many jobs of a pool may be at the broker or run. Pure.
 
 Fair share, priority and cancellation apply to the queue in PostgreSQL, not to what is at the
 broker; so the window is as small as keeps all slots busy.
@@ -22,7 +22,7 @@ BUSY_SHARE = 0.95
 #: For jobs up to this length the reserve is counted in seconds.
 MOMENT_SECONDS = 0.1
 #: How long a run that has ended may count as in flight until its worker has written that: see
-#: ``REST_SECONDS`` of ``tasks.worker.ledger``.
+#: ``GATHER_SECONDS`` of ``tasks.worker.ledger``.
 UNWRITTEN_SECONDS = 0.1
 #: Jobs from this length on need no reserve: the pause until the next one comes hardly counts.
 #: In between, the part of the slots with a job in reserve falls linearly.
@@ -31,7 +31,7 @@ LONG_SECONDS = 10.0
 LEAST_LENGTH_SECONDS = 0.01
 #: Times the measured rate of endings that is believed to be possible.
 MOST_RISE = 4.0
-#: Never more than this many jobs of a pool in flight.
+#: The window is never larger. More rows may be in flight, by runs whose end is not written yet.
 CEILING = 5000
 #: Seconds of work for each slot that are worth a dispatch of their own: a dispatch costs as much as
 #: some ten jobs that do nothing, but is ahead of whatever is submitted next.

@@ -104,6 +104,7 @@ class CellRoles:
 
     def databases(self) -> dict[int, Engine]:
         """The databases of all cells of the registry, this one too, by number."""
+        self._databases.refresh()  # a former primary may still answer
         own, _ = read_identity(self._engine)
         return {
             cell.number: self._engine if cell.number == own else self._databases.engine(name)

@@ -60,7 +60,7 @@ def build_router(settings: Settings) -> CellRouter:
 
     def own_cells() -> Sequence[Sequence[str]]:
         rows = (router.served.row_of(name) for name in router.cell_names())
-        return in_turn(settings.region, [row for row in rows if row is not None])
+        return host_groups(settings.region, [row for row in rows if row is not None])
 
     router.serve(ServedCells(home, home_name, build, begin_app, end_cell))
     router.copies = CopiedCallers(registry, settings.admission_seconds)
@@ -69,10 +69,11 @@ def build_router(settings: Settings) -> CellRouter:
     return router
 
 
-def in_turn(region: str, rows: Sequence[CellRow]) -> Sequence[Sequence[str]]:
-    """The cells of a region that keep submissions for others, and those that do if there is none.
+def host_groups(region: str, rows: Sequence[CellRow]) -> Sequence[Sequence[str]]:
+    """The cells of a region that may keep submissions for others, in two groups.
 
-    These are being drained: to be removed.
+    Those that are being drained, so that they can be removed, are the second: they keep some only
+    while none of the first responds.
     """
     own = [row for row in rows if row.region == region]
     drained = [row for row in own if row.state == "draining"]

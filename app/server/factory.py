@@ -272,7 +272,7 @@ def end_app(app: Flask, stop: threading.Event) -> None:
     services.gate.close(1.0)
     # An announcement that is on its way would bring the row back.
     if (presence := app.extensions.get("fairline_presence")) is not None:
-        presence.join(1.0)
+        presence.join(3.0)
     with contextlib.suppress(StateStoreError):
         leave(services.engine, process_name("api"))
 

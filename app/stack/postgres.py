@@ -64,7 +64,7 @@ class AdminConnection(psycopg2.extensions.connection):
     """A connection for CREATE and DROP DATABASE, which wait for a checkpoint, however slow."""
 
     #: Read by the wait callback of ``models.store.session``, where a process has one.
-    connect_seconds = 30.0
+    connect_seconds = 30
     statement_seconds = 120.0
 
 
@@ -174,6 +174,7 @@ class EmbeddedPostgres:
 
     def is_ready(self) -> bool:
         try:
+            # Quickly: it is asked again.
             with closing(self._connect(psycopg2.extensions.connection, seconds=2)):
                 return True
         except psycopg2.OperationalError:
@@ -205,7 +206,7 @@ class EmbeddedPostgres:
 
     @contextmanager
     def _admin(self) -> Iterator[psycopg2.extensions.cursor]:
-        connection = self._connect(AdminConnection, seconds=30)
+        connection = self._connect(AdminConnection, seconds=AdminConnection.connect_seconds)
         with closing(connection), connection.cursor() as cursor:
             connection.autocommit = True
             yield cursor

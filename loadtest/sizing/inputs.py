@@ -11,7 +11,8 @@ ASSUMED = "assumed"
 #: Parts of a deployment that take processor time for a job.
 API, POSTGRES, WORKERS, OTHERS = "API", "PostgreSQL", "workers", "scheduler, RabbitMQ, Flower"
 #: Milliseconds of processor time per job by part: 50-ms jobs that come alone, and jobs in groups,
-#: eight workers on a full queue and four API processes. PostgreSQL and others: to accept, the rest.
+#: eight workers on a full queue and four API processes. In groups, PostgreSQL's are those to accept
+#: and the rest; the others' are the scheduler's, RabbitMQ's and Flower's.
 SINGLE_PER_SECOND, GROUPED_PER_SECOND = 100.0, 1353.0
 SINGLE_MS = {API: 2.1, POSTGRES: 2.9, WORKERS: 2.7, OTHERS: 0.6}
 GROUPED_MS = {API: 0.37, POSTGRES: 0.08 + 0.35, WORKERS: 0.61, OTHERS: 0.07 + 0.04 + 0.04}
@@ -31,8 +32,9 @@ PEAK = 150_000 / (2e9 / 86_400)
 #: A processor is busy for this part of the peak's seconds.
 BUSY = 0.6
 #: Jobs per second of a cell at the peak: the lower end of our estimate for one PostgreSQL on a
-#: large server, whose upper end is next. Those of the fullest cell of the simulation.
+#: large server, whose upper end is next.
 CELL_PER_SECOND, CELL_MOST_PER_SECOND = 5_000.0, 20_000.0
+#: Of the fullest cell of the simulation, for comparison.
 FULLEST_PER_SECOND = 7_411.0
 #: Days that finished jobs stay (FAIRLINE_KEEP_FINISHED_DAYS), and copies of the database.
 KEPT_DAYS, COPIES = 7.0, 2

@@ -1,4 +1,5 @@
-"""Names of blobs. A key contains its kind and its job, so that the collector can look at the row.
+"""Names of blobs. A key contains its kind and its job, so that the collector can look at the row;
+the mark of a cell contains its number.
 
 The two hex digits are the random end of the id: they spread a kind over 256 folders. The front
 of an id is a time and would fill one folder after the other.

@@ -164,4 +164,4 @@ def install_copy(
     }
     write_own_rows(connection, own, share=share)
     if schedules:
-        put_schedules(connection, copy.rows["schedules"], "")
+        put_schedules(connection, copy.rows["schedules"])

@@ -26,7 +26,7 @@ COUNT_BYTES = """
                 ELSE (SELECT coalesce(sum(octet_length(body)), 0) FROM intake_jobs) END AS bytes
 """
 COUNT_KEPT = """
-    SELECT count(*) FILTER (WHERE alias_of IS NULL) AS waiting, count(alias_of) AS answered
+    SELECT count(*) FILTER (WHERE alias_of IS NULL) AS waiting, count(alias_of) AS aliases
     FROM intake_jobs
 """
 
@@ -36,8 +36,8 @@ class KeptRequests(NamedTuple):
 
     #: To be handed over.
     waiting: int
-    #: An earlier request answers for them, which only this cell knows.
-    answered: int
+    #: Their ids stand for jobs of an earlier request with the same key.
+    aliases: int
 
 
 def count_kept(engine: Engine) -> KeptRequests:

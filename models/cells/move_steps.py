@@ -12,7 +12,7 @@ anything is admitted there.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 
 from sqlalchemy import Engine
@@ -48,7 +48,7 @@ CREATED_SECONDS = 60.0
 OVERLAP = timedelta(seconds=60)
 
 FIND_SCHEDULE = "SELECT id FROM schedules WHERE tenant_id = %(tenant_id)s LIMIT 1"
-FIND_MOVABLE = FIND_SCHEDULE.replace("LIMIT", "AND {condition} LIMIT")
+FIND_MOVABLE = "SELECT id FROM schedules WHERE tenant_id = %(tenant_id)s AND {condition} LIMIT 1"
 #: In a cell that the tenant stays in, a schedule waits so long for the job of its last tick.
 LAST_JOB_SECONDS = 3600.0
 READ_CLOSED = """
@@ -247,24 +247,27 @@ class MoveRunner:
         return MoveStep.TRANSFER
 
     def _give_schedules(self, cell: str) -> bool:
-        """Schedules are in the first cell: another one that admits gives those that can go, and is
-        closed then; whether none is left, which ticks there until it can go.
+        """Move the schedules of another cell that admits to the first one; whether none is left.
 
-        One that was promoted may come before the one that has them, which admits meanwhile.
+        The cell is closed for that, and the caller opens it. A schedule that has to wait for its
+        last job stays, and ticks there. The first cell may be one that was promoted, while the
+        other one has been admitting.
         """
         engine, asked = self._rows.engine(cell), {"tenant_id": self._rows.tenant_id}
         moved = MOVED_SCHEDULES
         if self.move.age_seconds > LAST_JOB_SECONDS:
             moved = moved._replace(condition="true")
         if fetch(engine, FIND_MOVABLE.format(condition=moved.condition), asked):
+            # The cell is not closed in vain: the first one is there.
+            fetch(self._rows.engine(self.move.first), FIND_SCHEDULE, asked)
             # After a crash they are in both, and must not tick in both.
             self._set_away(cell, self._placement.version, away=True)
             while self._rows.move_rows(cell, moved):
                 pass
         return not fetch(engine, FIND_SCHEDULE, asked)
 
-    def _gather_schedules(self) -> bool:
-        """Have all schedules given to the first cell; whether they are there."""
+    def _bring_schedules(self) -> bool:
+        """Move all schedules to the first cell; whether they are there."""
         given = True
         for cell in self.move.admitting.keys() - {self.move.first}:
             given = self._give_schedules(cell) and given
@@ -276,7 +279,7 @@ class MoveRunner:
         if self.move.age_seconds < self._known_seconds / 2:
             return None  # jobs are still read where they were by those who do not know
         emptied = [self._rows.empty(source) for source in self.move.leaving]
-        return MoveStep.DROP if self._gather_schedules() and all(emptied) else None
+        return MoveStep.DROP if self._bring_schedules() and all(emptied) else None
 
     def _drop(self) -> MoveStep | None:
         for source in self.move.leaving:
@@ -306,7 +309,7 @@ class MoveRunner:
             # One that was removed just before the move was requested never got anything.
             if cell in known and not self._rows.remove(cell):
                 return None
-        self._forget_marks(known)
+        self._forget_marks(self.move.admitting.keys() & known)
         moves.finish(self._registry, self.move)
         return MoveStep.UNDO
 
@@ -326,8 +329,8 @@ class MoveRunner:
             if target != source
         )
 
-    def _forget_marks(self, known: Collection[str]) -> None:
-        for cell in self.move.admitting.keys() & known:
+    def _forget_marks(self, cells: Iterable[str]) -> None:
+        for cell in cells:
             forgotten = True
             while forgotten:
                 with self._rows.within(cell) as connection:

@@ -141,10 +141,18 @@ def put_applications(connection: Connection, rows: Sequence[TextRow], _prefix: s
     return APPLICATIONS.insert(connection, rows, where=NOT_ERASED.format(column="id"))
 
 
-def put_schedules(connection: Connection, rows: Sequence[TextRow], _prefix: str) -> object:
+def put_schedules(connection: Connection, rows: Sequence[TextRow]) -> object:
+    """Those that are not there."""
     return SCHEDULES.insert(
         connection, rows, "ON CONFLICT (id) DO NOTHING", instead={"name": FREE_NAME}
     )
+
+
+def put_moved_schedules(connection: Connection, rows: Sequence[TextRow], prefix: str) -> object:
+    """Those that the move did not put there before: one may have been removed since."""
+    marks = {f"{prefix}schedule/{row['id']}": row for row in rows}
+    found = connection.exec_driver_sql(MARK, {"marks": list(marks)}).all()
+    return put_schedules(connection, [marks[row.mark] for row in found])
 
 
 def put_replays(connection: Connection, rows: Sequence[TextRow], _prefix: str) -> object:
@@ -179,7 +187,7 @@ def mark_of(event: TextRow, prefix: str) -> str:
     return f"{prefix}event/{event['id']}"
 
 
-MOVED_SCHEDULES = MovedTable(SCHEDULES, put_schedules, NOT_RUNNING, one_cell=True)
+MOVED_SCHEDULES = MovedTable(SCHEDULES, put_moved_schedules, NOT_RUNNING, one_cell=True)
 #: In this order. Erasures come last: they then find everything that they are about.
 MOVED = (
     MovedTable(APPLICATIONS, put_applications, WITHOUT_JOB),

@@ -56,11 +56,12 @@ class MoveStep(StrEnum):
 
 #: New jobs go where they went before.
 BEFORE_FLIP = frozenset({MoveStep.PREPARE, MoveStep.CLOSE, MoveStep.KEYS, MoveStep.FLIP})
-#: Steps at whose beginning a cell may refuse the tenant: they are not made to wait.
+#: Steps at whose beginning a cell may refuse the tenant: such moves come first, and go on when the
+#: time of a turn is over.
 REFUSING = frozenset({MoveStep.KEYS, MoveStep.FLIP, MoveStep.OPEN, MoveStep.UNDO})
-#: Steps that leave the tenant refused when they fail, and can be taken back. After the change of
-#: the placement a failing `OPEN` is repeated: the cells that are wanted have jobs by then.
-TAKEN_BACK = BEFORE_FLIP - {MoveStep.PREPARE}
+#: Steps that are taken back without being asked to if they fail for long, as the tenant is refused
+#: meanwhile. `OPEN` is repeated instead: new jobs are in the new cells by then.
+GIVEN_UP = BEFORE_FLIP - {MoveStep.PREPARE}
 
 
 def listed(steps: Collection[MoveStep]) -> str:

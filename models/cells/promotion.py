@@ -92,12 +92,12 @@ def promote_tenant(databases: CellDatabases, found: PlacementRow, lost: str, to:
         weights = replaced(placement.weights, lost, to)
         holder: str | None = None
         copy, gains = read_copy(registry, placement.tenant), weights.get(to, 0.0) > 0
-        #: Some of its schedules may not have left the lost cell.
-        emptied = placement.weights[lost] <= 0
+        # While a cell is being left, some of the tenant's schedules are still there.
+        was_left = placement.weights[lost] <= 0
         if gains:
             install(databases.engine(to), copy, placement, weights, to)
-        if copy is not None and copy.rows["schedules"] and (gains or emptied):
-            holder = put_back_schedules(databases, copy, weights, to, everywhere=emptied)
+        if copy is not None and copy.rows["schedules"] and (gains or was_left):
+            holder = put_back_schedules(databases, copy, weights, to, always=was_left)
         if flip(registry, placement, weights, holder):
             divide(databases, placement, weights, without=to)
             return
@@ -173,11 +173,11 @@ def put_back_schedules(
     weights: Mapping[str, float],
     to: str,
     *,
-    everywhere: bool = False,
+    always: bool = False,
 ) -> str:
     """Let the first cell that admits have the schedules of the copy, if the lost one had them; the
-    cell that has them now. ``everywhere``: also if the copy is that of another cell."""
-    if copy.cell in admitting(weights) and not everywhere:
+    cell that has them now. ``always``: also if another cell wrote the copy."""
+    if copy.cell in admitting(weights) and not always:
         return copy.cell  # they are where they were
     first = admitting(weights)[0]
     try:
@@ -193,7 +193,7 @@ def put_back_schedules(
 def put_copied(target: Engine, copy: CopiedTenant) -> None:
     """Let a cell have the schedules of the copy."""
     with transaction(target) as connection:
-        put_schedules(connection, copy.rows["schedules"], "")
+        put_schedules(connection, copy.rows["schedules"])
 
 
 def divide(

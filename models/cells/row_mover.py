@@ -55,7 +55,10 @@ WAITING = (JobStatus.SCHEDULED, JobStatus.QUEUED)
 
 
 class RowMover:
-    """Works until ``until``, by the monotonic clock, as the runner with the move's fence."""
+    """Works until ``until``, by the monotonic clock, as the runner with the move's fence.
+
+    Schedules, of which a tenant has a thousand at most, are moved beyond that.
+    """
 
     def __init__(self, databases: CellDatabases, move: Move) -> None:
         self.move = move
@@ -176,7 +179,7 @@ class RowMover:
             behind = self._after.get(source)
             rows = take_jobs(here, self.tenant_id, list(POOLS), JOB_TABLES, behind)
             waiting = {str(job["id"]) for job in rows.jobs if job["status"] in WAITING}
-            # The schedule looks for it where it is itself.
+            # With ``overlap: skip`` the last job is looked for in the cell of the schedule.
             last = last_jobs(here, self.tenant_id, waiting) if self._in_several else ()
             targets = self._targets(source, [str(job["id"]) for job in rows.jobs], last)
             ids: dict[str, set[str]] = {}
@@ -204,15 +207,15 @@ class RowMover:
         return len(self.move.admitting) > 1
 
     def _targets(
-        self, source: str, ids: Collection[str], first: Collection[str] = ()
+        self, source: str, ids: Collection[str], to_first: Collection[str] = ()
     ) -> dict[str, str]:
-        """The cell that each job goes to: the one that has it since a crash, else the first one if
-        it is among ``first``.
+        """The cell that each job goes to: the one that has it since a crash, else the first cell if
+        it is among ``to_first``, else the one that its id draws.
 
-        What is in ``first`` may have changed since the crash: a schedule is removed at any time.
+        What is in ``to_first`` may have changed since the crash: a schedule is removed at any time.
         """
         targets = {
-            job_id: self.move.first if job_id in first else self.move.target(job_id)
+            job_id: self.move.first if job_id in to_first else self.move.target(job_id)
             for job_id in ids
         }
         if self._in_several:

@@ -11,7 +11,10 @@ from typing import NamedTuple
 #: A row costs a statement about as much as this many bytes of payload: its columns are sent,
 #: counted and indexed. Keeps a group of batches from becoming one statement of 500,000 rows.
 ROW_WEIGHT = 1_000
-#: Of a caller to whom it makes no difference.
+#: Of a process without a registry. A cell refuses its keys for a tenant that has ever been moved or
+#: spread, as they may belong elsewhere; a database without cells has no such tenant.
+NO_PLACEMENT = 0
+#: Of what is admitted whatever a cell knows, say because its cell was chosen before.
 ANY_PLACEMENT = 2**63 - 1
 
 
@@ -56,7 +59,7 @@ class IdempotencyKey(NamedTuple):
     text: str
     #: Of the request, to tell a repetition from another one under the same key.
     digest: bytes
-    #: The version of the placement by which this cell was chosen, if there are cells.
+    #: The version of the placement by which this cell was chosen.
     placement: int = ANY_PLACEMENT
 
 

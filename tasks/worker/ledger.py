@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 #: While claims wait for slots here, endings gather for so long: nobody's start depends on them, and
 #: a commit costs as much as ten of them. The scheduler reckons with that: ``UNWRITTEN_SECONDS`` in
 #: ``app.policy.window``.
-REST_SECONDS = 0.1
+GATHER_SECONDS = 0.1
 #: How long others wait for a group with projections. Two statements at a time need two connections.
 TURN_SECONDS = 0.2
 
@@ -141,7 +141,7 @@ class Ledger:
         return self._projected.close(max(0.0, began + timeout - time.monotonic())) and written
 
     def _rest(self) -> float:
-        return REST_SECONDS if self._slots.any_waiting() else 0.0
+        return GATHER_SECONDS if self._slots.any_waiting() else 0.0
 
     def _locked(self, group: Sequence[Entry]) -> list[bool]:
         """Whose row somebody has locked."""

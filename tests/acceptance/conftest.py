@@ -1,6 +1,7 @@
-"""One stack for all tests that disturb it under load; each of them finds it ready.
+"""Stacks that tests share; each test finds its stack ready.
 
-It is stopped when the last of them has ended: all tests after them would share the machine with it.
+A stack is stopped when the last of its tests has ended: all tests after them would share the
+machine with it.
 """
 
 from __future__ import annotations

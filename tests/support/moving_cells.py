@@ -9,13 +9,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Engine
+import pytest
+from sqlalchemy import Connection, Engine
 
 from app.scheduler.maintenance.mover import Mover
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import Running
 from app.tenants.changes import create_tenant, issue_key
 from app.tenants.terms import Change
+from models.cells import row_mover
 from models.cells.databases import CellDatabases
 from models.cells.fences import StaleRunner
 from models.cells.move_steps import MoveRunner
@@ -35,8 +37,10 @@ from models.jobs.ids import new_id
 from models.jobs.settle import Ending
 from models.jobs.states import FailureClass, JobStatus
 from models.jobs.submission import IdempotencyKey, Submission, SubmissionGroup
+from models.jobs.transfer import JobRows, JobTables, put_jobs
 from models.schema import Base
 from models.settings import DatabaseSettings
+from models.store.errors import StateStoreError
 from models.store.roles import DatabaseRole
 from models.store.session import open_engine, transaction
 from tests.support.database_fixture import DatabaseFixture
@@ -185,8 +189,22 @@ class MovingCells:
             connection.exec_driver_sql(statement, (rows[former].database_url, cell))
             databases.engine(cell)
             connection.exec_driver_sql(statement, (rows[cell].database_url, cell))
-        yield databases
-        databases.close()
+        try:
+            yield databases
+        finally:
+            databases.close()
+
+    def crash_between_commits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let a runner die when another cell has the jobs of A, before A has deleted them."""
+
+        def put_and_die(connection: Connection, rows: JobRows, tables: JobTables) -> None:
+            put_jobs(connection, rows, tables)
+            self.cells[A].query(END_IDLE)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(row_mover, "put_jobs", put_and_die)
+            with pytest.raises(StateStoreError):
+                self.turn()
 
     def submit(self, cell: str, key: str | None = None, **fields: Any) -> Any:
         """Submit one job of the tenant to a cell; what became of it."""

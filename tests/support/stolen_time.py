@@ -36,7 +36,7 @@ def read_ticks() -> Ticks:
 
 
 def pause() -> None:
-    """For a while; of a machine that wants no processor, none is taken."""
+    """Sleep, after computing for 0.1 s: steal is counted only while something wants to run."""
     until = time.monotonic() + 0.1
     while time.monotonic() < until:
         pass
@@ -58,7 +58,7 @@ class StolenTime:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self) -> Generator[None, Any, Any]:
-        """Outside the test's own time limit."""
+        """Wait here, outside the test's own time limit."""
         while self._most_is_taken() and self.waited < MOST_SECONDS:
             self._pause()
             self.waited += READ_SECONDS

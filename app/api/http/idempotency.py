@@ -18,6 +18,7 @@ from app.admission import IdempotencyKey
 from app.api.http.body import JsonDocument
 from app.errors import invalid_field
 from app.log_ids import PLACEMENT
+from models.jobs.submission import NO_PLACEMENT
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
 HEADER = "Idempotency-Key"
 #: The header in the WSGI environment.
 ENVIRON_KEY = "HTTP_IDEMPOTENCY_KEY"
-
-#: Of a process that knows nothing of cells. A cell refuses a tenant that has ever been moved: the
-#: key may belong elsewhere. A database without cells has no such tenant.
-NO_PLACEMENT = 0
 
 #: In quotes, where a quote and a backslash are escaped; or as it is.
 KEY = re.compile(r'"(?:[ !#-[\]-~]|\\["\\]){1,255}"|[!#-~][ -~]{0,254}')

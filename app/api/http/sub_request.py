@@ -26,7 +26,7 @@ class SubRequest:
     with_places: bool = False
     #: Whether names are sorted by their bytes, as they are merged: databases may sort differently.
     by_bytes: bool = False
-    #: Whether to do nothing but to look if the name that is given is free.
+    #: Whether only to check that the name which a schedule is given is free here.
     only_name: bool = False
 
 

@@ -60,7 +60,7 @@ def post_schedule() -> Response:
     """Names are unique, so repeating the request is harmless: 409."""
     body, tenant = parse_body(CreateSchedule), current_tenant()
     if current_part().only_name:
-        return name_is_free(tenant, body.name, new_id())
+        return check_name_only(tenant, body.name, new_id())
     made = create_schedule(current_services(), tenant, body)
     return Reply(document_of(made, full=True), 201, {"Location": f"/schedules/{made.id}"})
 
@@ -112,7 +112,7 @@ def patch_schedule(schedule_id: str) -> Response:
     services, tenant = current_services(), current_tenant()
     body = parse_body(ChangeSchedule)
     if current_part().only_name:
-        return name_is_free(tenant, body.name, known_id(schedule_id))
+        return check_name_only(tenant, body.name, known_id(schedule_id))
     change = partial(change_of, services, tenant, body.model_dump(include=body.model_fields_set))
     with write_state() as engine:
         found = store.change(engine, tenant.id, known_id(schedule_id), change)
@@ -151,9 +151,8 @@ def post_run(schedule_id: str) -> Response:
     return Reply({"id": job_id, "status": "queued"}, 202, headers)
 
 
-def name_is_free(tenant: TenantProfile, name: str, schedule_id: str) -> Response:
-    """Nothing is done: the schedule is created or changed in another cell. Conflict if another one
-    here has its name."""
+def check_name_only(tenant: TenantProfile, name: str, schedule_id: str) -> Response:
+    """Conflict if another schedule here has this name; it is created or changed in another cell."""
     with write_state() as engine:
         store.require_free_name(engine, tenant.id, name, schedule_id)
     return Response(status=204)

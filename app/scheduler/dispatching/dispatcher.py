@@ -158,8 +158,8 @@ class Dispatcher(RoleQueries):
         length = self._lengths.get(pool.name)
         shared = self._pools.shared_rate(pool)
         rate = expected_rate(shared, pool.busy, pool.slots, length)
-        busy = still_in_flight(pool.in_flight, shared)
-        room = window(pool.slots, rate, pool.reserve_seconds) - busy
+        taken = still_in_flight(pool.in_flight, shared)
+        room = window(pool.slots, rate, pool.reserve_seconds) - taken
         most = min(BATCH, room_to_fill(room, pool.ready, rate))
         if most <= 0:
             self._queues[pool.name].contended = True

@@ -11,8 +11,8 @@ not.
 
 Cells share a store: what this one does not reference is deleted if no other does either. While one
 of them does not answer, or cannot be asked as the registry does not have it, nothing is deleted;
-what tenants of this one have is counted all the same. So that no cell is forgotten, the store has a
-mark for each (`cells/3`).
+what tenants of this one have is counted all the same. So that no cell is forgotten, the store has
+an empty blob for each, its cell mark (`cells/3`).
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class Collector(RoleQueries):
         for number in databases.keys() - current.cells:
             self._blobs.put(cell_key(number), b"")
             current.cells.add(number)
-        known = {0, *databases}
+        known = {0, *databases}  # 0: this database is no cell's
         if {own, *current.cells} - known:
             current.cells = self._marked()  # one may have been removed since
         if missing := {own, *current.cells} - known:

@@ -18,9 +18,9 @@ from models.cells.databases import CellDatabases, UnknownCell
 from models.cells.fences import StaleRunner
 from models.cells.move_steps import KNOWN_SECONDS, MoveRunner
 from models.cells.moves import (
+    GIVEN_UP,
     LEASE_SECONDS,
     REFUSING,
-    TAKEN_BACK,
     Move,
     MoveLost,
     MoveStep,
@@ -110,7 +110,7 @@ class Mover:
             self._runners[move.tenant] = runner
         runner.renewed(move)
         try:
-            # What a former primary is given is deleted where it came from.
+            # A former primary may still take writes: rows that went there would be lost.
             self._databases.refresh()
             if runner.run_once():
                 logger.info("the move of %s: %s is done", move.tenant, move.step)
@@ -138,7 +138,7 @@ class Mover:
         logger.warning("the move of %s cannot go on (%s): %s", move.tenant, move.step, message)
         self._paused[move.tenant] = time.monotonic() + PAUSE_SECONDS
         try:
-            if move.step in TAKEN_BACK and move.age_seconds > GIVE_UP_SECONDS:
+            if move.step in GIVEN_UP and move.age_seconds > GIVE_UP_SECONDS:
                 # Its tenant is refused meanwhile, although the cell that it lives in may be well.
                 logger.warning("the move of %s is taken back", move.tenant)
                 advance(self._databases.registry, move, MoveStep.UNDO)

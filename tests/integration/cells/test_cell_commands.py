@@ -433,7 +433,9 @@ def test_a_cell_that_keeps_submissions_of_others_is_not_removed(
     type_line("cells drain cell-2")
     databases[1].execute(TAKEN_IN)
     refused = type_line("cells remove cell-2")
-    assert refused.exit_code == 1 and "keeps 1 submissions" in refused.output
+    assert (
+        refused.exit_code == 1 and "keeps submissions for cells that are away (1)" in refused.output
+    )
     with unreachable(postgres.service, databases[1].engine):
         lost = type_line("cells remove cell-2")
     assert lost.exit_code == 0 and "does not answer" in lost.stderr
@@ -447,7 +449,7 @@ def test_a_cell_that_alone_knows_ids_is_removed_once_that_is_confirmed(
     databases[1].execute(TAKEN_IN)
     databases[1].execute("UPDATE intake_jobs SET alias_of = '{}'")
     asked = type_line("cells remove cell-2")
-    assert asked.exit_code == 1 and "ids of 1 submissions" in asked.output
+    assert asked.exit_code == 1 and "same idempotency key (1)" in asked.output
     assert len(read_cells(databases[0].engine)) == 2
     done = type_line("cells remove cell-2 --yes")
     assert done.exit_code == 0 and done.stderr == ""
@@ -470,7 +472,7 @@ def test_what_comes_to_a_cell_while_it_is_removed_is_reported(
     monkeypatch.setattr(cells_remove, "remove_cell", take_in)
     done = type_line("cells remove cell-2")
     assert done.exit_code == 0 and "is removed" in done.stdout
-    assert "1 submissions were taken into cell-2 meanwhile" in done.stderr
+    assert "cell-2 may have been given submissions meanwhile" in done.stderr
 
 
 def test_a_tenant_that_is_being_created_is_created_once(

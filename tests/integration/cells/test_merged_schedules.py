@@ -6,8 +6,10 @@ import re
 from typing import Any
 
 import pytest
+from sqlalchemy import Engine
 
 from app.policy.placement import Placement
+from app.tenants import schedules as store
 from models.jobs.ids import new_id
 from tests.support.several_cells import NAMES, SeveralCells
 
@@ -122,8 +124,41 @@ def test_what_the_old_cell_has_is_not_guessed_while_it_is_away(moving: SeveralCe
         answer = moving.call(method, path, body)
         assert answer.status_code == 503, (method, path)
         assert "cell-1" in answer.get_json()["detail"]
-    assert moving.call("GET", f"/schedules/{schedule_id}").status_code == 200
+    path = f"/schedules/{schedule_id}"
+    assert moving.call("GET", path).status_code == 200
     assert names_in(moving, "cell-2") == ["new"]
+    assert moving.call("PATCH", path, {"paused": True}).status_code == 200, "no name is given"
+    assert moving.call("PATCH", path, {"name": "old"}).status_code == 503
+
+
+def test_one_that_comes_to_the_first_cell_meanwhile_is_found(
+    cells: SeveralCells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes from one cell that admits jobs to another after that was asked."""
+    schedule_id = put(cells, "cell-2", "old")
+    read, asked = store.read, 0
+
+    def look(engine: Engine, tenant_id: int, wanted: str) -> store.RecurringSchedule | None:
+        nonlocal asked
+        found, asked = read(engine, tenant_id, wanted), asked + 1
+        if asked == 1:
+            put(cells, "cell-1", "old", schedule_id)
+            cells.databases["cell-2"].execute("DELETE FROM schedules")
+        return found
+
+    monkeypatch.setattr(store, "read", look)
+    assert cells.call("GET", f"/schedules/{schedule_id}").status_code == 200
+    assert asked == 4
+
+
+def test_its_page_and_forms_follow_it(moving: SeveralCells) -> None:
+    path = f"/tenant/schedules/{put(moving, 'cell-1', 'old')}"
+    page = moving.call("GET", path, headers={"Accept": "text/html"})
+    assert page.status_code == 200 and "old" in page.text, page.text
+    for action, left in (("pause", ["old"]), ("remove", [])):
+        done = moving.call("POST", f"{path}/{action}")
+        assert done.status_code == 303, done.text
+        assert names_in(moving, "cell-1") == left
 
 
 def test_another_cell_of_a_spread_tenant_may_be_away(cells: SeveralCells) -> None:

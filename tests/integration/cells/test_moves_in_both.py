@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import Connection
 
 from app.scheduler.maintenance.eraser import Eraser
 from models.blobs import open_blobs
-from models.cells import row_mover
 from models.cells.moves import MoveStep
 from models.jobs.cancel import cancel
 from models.jobs.claim import JobRef
 from models.jobs.discard import discard_dead
 from models.jobs.erase import request_erasure
 from models.jobs.replay import replay_dead
-from models.jobs.transfer import JobRows, JobTables, put_jobs
-from models.store.errors import StateStoreError
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.moved_tenant import LATER
-from tests.support.moving_cells import DEAD, END_IDLE, A, B, MovingCells
+from tests.support.moving_cells import DEAD, A, B, MovingCells
 
 
 @pytest.fixture
@@ -26,24 +22,11 @@ def cells(counted_cells: MovingCells) -> MovingCells:
     return counted_cells
 
 
-def crash_between_commits(cells: MovingCells, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a runner die when the other cell has the jobs, before the source has deleted them."""
-
-    def put_and_die(connection: Connection, rows: JobRows, tables: JobTables) -> None:
-        put_jobs(connection, rows, tables)
-        cells.cells[A].query(END_IDLE)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(row_mover, "put_jobs", put_and_die)
-        with pytest.raises(StateStoreError):
-            cells.turn()
-
-
 def in_both(cells: MovingCells, monkeypatch: pytest.MonkeyPatch) -> None:
     """All jobs are in both cells."""
     cells.request(b=1)
     cells.run_to(MoveStep.TRANSFER)
-    crash_between_commits(cells, monkeypatch)
+    cells.crash_between_commits(monkeypatch)
     assert {tuple(sorted(cell for cell, _ in where)) for where in cells.jobs().values()} == {(A, B)}
 
 

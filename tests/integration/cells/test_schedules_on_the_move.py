@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from sqlalchemy import Connection
 
@@ -9,16 +11,19 @@ from app.admission.submission_limits import SubmissionLimits
 from app.admission.tenant_limits import TenantLimits
 from app.scheduler.maintenance.placement_check import TenantCopier
 from app.scheduler.maintenance.recurring_jobs import RecurringJobs
+from app.stack.postgres import EmbeddedPostgres
+from app.stack.services import Running
 from models.cells import move_steps, row_mover
 from models.cells.copies import read_copy
-from models.cells.moved_rows import MOVED_SCHEDULES
+from models.cells.moved_rows import MOVED_SCHEDULES, put_moved_schedules
 from models.cells.moves import Move, MoveStep
 from models.cells.promotion import promote
 from models.jobs.ids import new_id
-from models.jobs.transfer import JobRows, JobTables, put_jobs
 from models.pools import POOLS
 from models.store.errors import StateStoreError
+from models.store.row_copies import TextRow
 from tests.support.moving_cells import DONE, END_IDLE, A, B, C, MovingCells
+from tests.support.several_cells import unreachable
 
 PUT = """
     INSERT INTO schedules (id, tenant_id, name, cron, timezone, overlap, catch_up, type, payload,
@@ -76,6 +81,14 @@ def waiting_job(cells: MovingCells, move: Move, target: str) -> str:
     return cells.admitted(A, id=job_id)
 
 
+def waiting_job_in_closed_cell(cells: MovingCells, move: Move) -> str:
+    """A job that waits in the first cell, put there after that was closed for the tenant."""
+    cells.cells[A].execute("UPDATE away_tenants SET away = false")
+    job_id = waiting_job(cells, move, C)
+    cells.cells[A].execute("UPDATE away_tenants SET away = true")
+    return job_id
+
+
 def turn_to(cells: MovingCells, step: MoveStep) -> None:
     """Make the steps before this one."""
     while cells.step is not step:
@@ -118,19 +131,6 @@ def test_one_that_waits_for_a_waiting_job_goes_where_that_goes(cells: MovingCell
     assert tick(cells, B) == 1
 
 
-def crash(cells: MovingCells, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a runner die when another cell has jobs, before their old one has deleted them."""
-
-    def put_and_die(connection: Connection, rows: JobRows, tables: JobTables) -> None:
-        put_jobs(connection, rows, tables)
-        cells.cells[A].query(END_IDLE)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(row_mover, "put_jobs", put_and_die)
-        with pytest.raises(StateStoreError):
-            cells.turn()
-
-
 @pytest.mark.parametrize(
     ("before", "after", "cell"),
     [("skip", "allow", B), ("allow", "skip", C)],
@@ -142,12 +142,12 @@ def test_a_job_in_two_cells_stays_where_it_went_although_its_schedule_was_change
     """It would come to a third one, and run in both."""
     move = cells.request(b=1, c=1)
     turn_to(cells, MoveStep.TRANSFER)
-    last = waiting_job_of_late(cells, move)
+    last = waiting_job_in_closed_cell(cells, move)
     schedule_id = put(cells, A, "often", before, last)
     with monkeypatch.context() as patched:
         # As if it could not be moved, say because it was just created.
         patched.setattr(row_mover, "MOVED_SCHEDULES", NO_SCHEDULES)
-        crash(cells, monkeypatch)
+        cells.crash_between_commits(monkeypatch)
         assert {name for name, _ in cells.jobs()[last]} == {A, cell}
         cells.cells[A].execute(
             "UPDATE schedules SET overlap = %s WHERE id = %s", after, schedule_id
@@ -157,14 +157,6 @@ def test_a_job_in_two_cells_stays_where_it_went_although_its_schedule_was_change
     assert cells.cell_of(last) == cell
 
 
-def waiting_job_of_late(cells: MovingCells, move: Move) -> str:
-    """The same, put there although the tenant is away."""
-    cells.cells[A].execute("UPDATE away_tenants SET away = false")
-    job_id = waiting_job(cells, move, C)
-    cells.cells[A].execute("UPDATE away_tenants SET away = true")
-    return job_id
-
-
 def test_an_erasure_goes_where_its_job_went(
     cells: MovingCells, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,7 +164,7 @@ def test_an_erasure_goes_where_its_job_went(
     last = waiting_job(cells, move, C)
     put(cells, A, "often", "skip", last)
     turn_to(cells, MoveStep.TRANSFER)
-    crash(cells, monkeypatch)
+    cells.crash_between_commits(monkeypatch)
     cells.cells[A].execute(
         "INSERT INTO erasures (id, tenant_id, erased_at, due_at) VALUES (%s, %s, now(), NULL)",
         last,
@@ -210,6 +202,52 @@ def test_a_cell_that_stays_does_not_keep_one_for_ever(
     turn_to(cells, MoveStep.TRANSFER)
     assert schedules(cells) == {B: ["busy"]}
     monkeypatch.setattr(move_steps, "LAST_JOB_SECONDS", 0.0)
+    cells.finish()
+    assert schedules(cells) == {A: ["busy"]}
+
+
+def test_one_that_is_removed_after_a_crash_does_not_come_again(
+    cells: MovingCells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A runner died when it was in the new cell and still in the old one."""
+    put(cells, A, "removed")
+    put(cells, A, "kept")
+    cells.request(b=1)
+    turn_to(cells, MoveStep.TRANSFER)
+
+    def put_and_die(connection: Connection, rows: Sequence[TextRow], prefix: str) -> None:
+        put_moved_schedules(connection, rows, prefix)
+        cells.cells[A].query(END_IDLE)
+
+    with monkeypatch.context() as patched:
+        dying = MOVED_SCHEDULES._replace(put=put_and_die)
+        patched.setattr(row_mover, "MOVED_SCHEDULES", dying)
+        with pytest.raises(StateStoreError):
+            cells.turn()
+    both = ["kept", "removed"]
+    assert schedules(cells) == {A: both, B: both}
+    cells.cells[B].execute("DELETE FROM schedules WHERE name = 'removed'")
+    cells.finish()
+    assert schedules(cells) == {B: ["kept"]}
+    cells.run(a=1)
+    cells.run(b=1)
+    assert schedules(cells) == {B: ["kept"]}, "another move may bring it here again"
+
+
+def test_a_cell_is_not_closed_while_the_first_one_is_away(
+    cells: MovingCells, postgres: Running[EmbeddedPostgres]
+) -> None:
+    cells.run(b=1)
+    running = cells.start(B)
+    put(cells, B, "busy", "skip", running.id)
+    cells.request(a=1, b=1)
+    turn_to(cells, MoveStep.TRANSFER)
+    runner = cells.runner()
+    assert not runner.run_once()
+    assert cells.cells[B].settle(running, DONE)
+    with unreachable(postgres.service, cells.cells[A].engine), pytest.raises(StateStoreError):
+        runner._give_schedules(B)
+    assert cells.submit(B).ids
     cells.finish()
     assert schedules(cells) == {A: ["busy"]}
 

@@ -126,7 +126,7 @@ def test_a_look_that_took_long_is_kept_and_says_so(
 
 
 def test_that_there_are_none_is_not_kept(console: Browser, database: DatabaseFixture) -> None:
-    """The page says of a look that it is an old one with its groups."""
+    """An empty page shows no time of counting, so it must not be an old one."""
     ticks = iter([0.0, 1.0, 1.0, 2.0, 2.0, 2.0])
     with database.engine.connect() as connection:
         assert not dead_letters.read_groups(connection, None, lambda: next(ticks)).groups

@@ -10,7 +10,7 @@ from flask import Flask
 
 from app.cells import served_cells
 from app.cells.served_cells import ServedCells
-from app.server.cells import in_turn
+from app.server.cells import host_groups
 from models.cells.registry import CellRow
 from tests.support.waiting import wait_for
 
@@ -54,12 +54,12 @@ def test_a_home_cell_that_is_recognised_late_gets_the_process_s_own_application(
     assert served.apps() == [home, other] and begun.count(home) == 1
 
 
-def test_cells_that_are_drained_are_asked_last_to_keep_submissions_for_others() -> None:
+def test_cells_that_are_drained_are_a_group_of_their_own() -> None:
     rows = [
         CellRow(name, number, region, "", "", "", state)
         for number, (name, region, state) in enumerate(
             [("a", "eu", "draining"), ("b", "us", "open"), ("c", "eu", "open")], 1
         )
     ]
-    assert in_turn("eu", rows) == (["c"], ["a"])
-    assert in_turn("us", rows) == (["b"], [])
+    assert host_groups("eu", rows) == (["c"], ["a"])
+    assert host_groups("us", rows) == (["b"], [])

@@ -30,7 +30,7 @@ from app.policy.window import (
     still_in_flight,
     window,
 )
-from tasks.worker.ledger import REST_SECONDS
+from tasks.worker.ledger import GATHER_SECONDS
 
 slots = st.integers(0, 10_000)
 rates = st.floats(0, 1e6)
@@ -121,7 +121,7 @@ def test_ends_that_are_not_written_take_up_no_room(in_flight: int, rate: float) 
 
 
 def test_the_window_leaves_room_for_what_a_worker_gathers_before_it_writes() -> None:
-    assert UNWRITTEN_SECONDS >= REST_SECONDS
+    assert UNWRITTEN_SECONDS >= GATHER_SECONDS
 
 
 @given(rates, slots, slots, st.none() | st.floats(0, 1e4))
