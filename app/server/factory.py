@@ -29,7 +29,6 @@ from app.api.openapi.routes import openapi, publish
 from app.api.services import Services
 from app.broker.publish import Publisher
 from app.celery import celery, job_types
-from app.cli.commands import register_commands
 from app.config import Settings, names_in, settings
 from app.console.page import show_beside
 from app.console.shell import register_console, register_console_errors
@@ -158,7 +157,6 @@ def build_app(
     app.register_error_handler(Exception, problem_of)
     register_console_errors(app)
     directory.on_ended = partial(end_of_keys, app)
-    register_commands(app)
     return app
 
 

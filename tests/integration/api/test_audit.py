@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from app import application
 from app.api.http.refused import RefusedRequests
 from app.api.services import Services
 from app.cli import audit as audit_commands
@@ -108,7 +109,7 @@ def test_all_of_it_is_exported_as_lines(
     database.execute(ADD)
     monkeypatch.setattr(audit_commands, "database", lambda: database.engine)
     monkeypatch.setattr(reads, "BATCH", 3)
-    runner = client.app.test_cli_runner()
+    runner = application.test_cli_runner()
     result = runner.invoke(args=["audit", "export"], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     acts = [json.loads(line) for line in result.output.splitlines()]

@@ -14,6 +14,7 @@ import pytest
 from flask import Flask
 from sqlalchemy import Row
 
+from app import application
 from app.api.auth.access import Access, acts_of, guard, open_to
 from app.cli import audit as audit_commands
 from app.cli import cells, commands, keys, quotas, tenants
@@ -452,10 +453,10 @@ def walk(command: click.Command, name: str = "") -> Iterator[tuple[str, click.Co
         yield name, command
 
 
-def test_every_command_declares_its_acts(operator: Browser) -> None:
+def test_every_command_declares_its_acts() -> None:
     ours = {
         name: command
-        for name, command in walk(operator.app.cli)
+        for name, command in walk(application.cli)
         if command.callback is not None and command.callback.__module__.startswith("app.")
     }
     assert {"tenants create", "migrate", "audit export"} <= set(ours)
@@ -469,11 +470,11 @@ def test_a_command_leaves_a_row(world: World, name: str, monkeypatch: pytest.Mon
     for module in (tenants, keys, quotas, commands, audit_commands, cells):
         monkeypatch.setattr(module, "database", lambda: world.database.engine)
     monkeypatch.setattr("getpass.getuser", lambda: "root")
-    runner = world.client.app.test_cli_runner()
+    runner = application.test_cli_runner()
     for line in COMMANDS[name]:
         result = runner.invoke(args=line.format(key=world.tenant.id).split())
         assert result.exit_code == 0, result.output
-    command = dict(walk(world.client.app.cli))[name]
+    command = dict(walk(application.cli))[name]
     assert isinstance(command, FairlineCommand)
     row = world.acts()[-1]
     assert (row.what,) == tuple(command.acts)
@@ -486,7 +487,7 @@ def test_dead_letters_replayed_by_a_command_are_in_the_log(
 ) -> None:
     monkeypatch.setattr(commands, "database", lambda: world.database.engine)
     job_id = world.dead()
-    result = world.client.app.test_cli_runner().invoke(args=["replay", "--yes"])
+    result = application.test_cli_runner().invoke(args=["replay", "--yes"])
     assert result.exit_code == 0, result.output
     [row] = world.acts()
     assert (row.what, row.target, row.tenant) == ("job.replay", job_id, "demo")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from werkzeug.test import Client, TestResponse
 
-from app import config
+from app import application, config
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import Running
 from app.tenants.changes import create_tenant, issue_key
@@ -222,7 +222,7 @@ def test_commands_change_a_tenant_in_all_of_its_cells(
 ) -> None:
     installation.spread("ordered")
     monkeypatch.setattr(config, "settings", lambda: installation.cells.settings)
-    runner = installation.router.home.test_cli_runner()
+    runner = application.test_cli_runner()
 
     def run(line: str) -> str:
         result = runner.invoke(args=line.split())
