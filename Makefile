@@ -70,7 +70,7 @@ test: venv-dev broker browser prometheus ## run most of the tests: unit, integra
 
 test-long: venv-dev broker browser faketime ## run the others: browser, rare faults, a minute of chaos, load lab and benchmarks
 	$(call tests,tests/integration tests/acceptance -m long,-n 2 --dist loadfile --no-loadscope-reorder)
-	$(call tests,tests/lab)
+	$(call tests,tests/lab,-n 2 --dist worksteal)
 
 test-unit: venv-dev ## run the tests that need no service
 	$(PY) -m pytest tests/unit -n 3 --dist loadfile

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from gevent import monkey
 
+from app.entry_points import read_once
+
+read_once()
 # Before all other imports: kombu, for one, keeps the sleep that it finds. Not what the master
 # forks, reaps and waits for signals with; its workers patch these too.
 monkey.patch_all(os=False, queue=False, signal=False)

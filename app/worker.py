@@ -11,6 +11,8 @@ from typing import Any
 
 import celery
 
+from app.entry_points import read_once
+
 COMMAND = ("celery", "-A", "app", "worker")
 
 
@@ -19,6 +21,7 @@ def main() -> Any:
     arguments = sys.argv[1:]
     # Celery, which shows it in its reports too, reads ``-P gevent`` from here.
     sys.argv[:] = [*COMMAND, *arguments]
+    read_once()
     celery.maybe_patch_concurrency()
 
     from celery.bin.base import CLIContext
