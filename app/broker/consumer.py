@@ -25,8 +25,9 @@ logger = logging.getLogger(__name__)
 HEARTBEAT_SECONDS = 5
 #: How long the worker waits for an answer on its other connections, as when it opens one.
 ANSWER_SECONDS = 2.0
-#: Between two rounds of attempts to connect; they are reported once in so many.
-MOST_PAUSE_SECONDS = 1.0
+#: Between two rounds of attempts to connect, which grows from the first to the longest; they are
+#: reported once in so many.
+FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.1, 1.0
 TELL_ROUNDS = 60
 QUORUM = {"x-queue-type": "quorum"}
 
@@ -62,15 +63,17 @@ class JobConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
 
         def tell(error: BaseException, interval: float) -> None:
             if next(rounds) % (TELL_ROUNDS * nodes) < nodes:
-                logger.error("cannot connect to %s: %s", conn.as_uri(), error)
+                # At the start of a stack the broker is not there yet.
+                level = logging.WARNING if self.first_connection_attempt else logging.ERROR
+                logger.log(level, "cannot connect to %s: %s", conn.as_uri(), error)
 
         pause = random.uniform(0.5, MOST_PAUSE_SECONDS)
         while True:
             try:
                 connected = conn.ensure_connection(
                     tell,
-                    interval_start=pause,
-                    interval_step=0,
+                    interval_start=FIRST_PAUSE_SECONDS,
+                    interval_step=FIRST_PAUSE_SECONDS,
                     interval_max=pause,
                     callback=maybe_shutdown,
                 )

@@ -31,7 +31,7 @@ class ProgramTable:
     migrate: ProcessSpec
     #: Start as soon as the database is ready; they tolerate a broker that is still starting.
     early: Sequence[tuple[Program, int]]
-    #: Start when the broker is ready too.
+    #: Start when the broker is ready too: Flower waits long between two attempts to reach it.
     late: Sequence[tuple[Program, int]]
 
 
@@ -46,10 +46,10 @@ def table(options: StackOptions, home: Home) -> ProgramTable:
         early=[
             (api(), 1),
             (Program("scheduler", scheduler, STOP_SCHEDULER, scalable=True), options.schedulers),
-        ],
-        late=[
             *((worker(q, POOLS[q].slots, options, home), n) for q, n in options.workers.items()),
             *((worker(q, slots, options, home), 1) for q, slots in options.slices.items()),
+        ],
+        late=[
             (flower(options), 1),
             *([(autoscale(), 1)] if options.autoscale else []),
         ],

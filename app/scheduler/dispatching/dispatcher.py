@@ -319,11 +319,12 @@ class Dispatcher(RoleQueries):
         except BrokerUnavailable as error:
             self._lose_broker(now, error)
             return False
-        if self._broker_away:
-            logger.info("the broker is back")
-        self._broker_away = False
         self._broker_due = now + BROKER_PING_SECONDS
         self._leader.broker_seen = True
+        if self._broker_away:
+            logger.info("the broker is back")
+            self._broker_away = False
+            self._leader.run_once(now)  # so that `/readyz` says so at once
         return True
 
     def _lose_broker(self, now: float, error: BrokerUnavailable) -> None:
