@@ -147,8 +147,11 @@ def test_jobs_stay_in_line_while_the_broker_is_away(
     assert dispatcher.run_once(0.0) == 0
     job = database.job(job_id)
     assert (job.status, job.lease) == ("queued", 0), "not even marked"
+    database.execute("UPDATE leaders SET broker_seen_at = now() - interval '1 hour'")
     broker.away = False
     assert dispatcher.run_once(1.0) == 1
+    [lease] = database.query("SELECT now() - broker_seen_at AS seen FROM leaders")
+    assert lease.seen < timedelta(minutes=1), "it is known without the next renewal"
 
 
 def test_while_none_arrives_the_pools_are_counted_a_few_times_a_second(
