@@ -31,9 +31,11 @@ def test_worker_is_soon_past_a_node_that_never_answers(monkeypatch: pytest.Monke
         celery = Celery("test", broker=nodes)
         celery.conf.broker_transport_options = {"connect_timeout": CONNECT_SECONDS}
 
+        starting = SimpleNamespace(first_connection_attempt=True)
+
         def connect() -> None:
             with suppress(SystemExit):
-                JobConsumer.ensure_connected(SimpleNamespace(), celery.connection_for_read())
+                JobConsumer.ensure_connected(starting, celery.connection_for_read())
 
         worker = threading.Thread(target=connect, daemon=True)
         worker.start()

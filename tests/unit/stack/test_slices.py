@@ -60,7 +60,7 @@ def test_stack_starts_a_worker_for_each_slice_with_its_slots(tmp_path: Path) -> 
     given_ = {"SLICES": "long.reserved.acme=3 medium.free=1"}
     options = dataclasses.replace(read_options(given_), home=tmp_path)
     programs = {
-        program.name: (program, count) for program, count in table(options, Home(tmp_path)).late
+        program.name: (program, count) for program, count in table(options, Home(tmp_path)).early
     }
     program, count = programs["worker-long.reserved.acme"]
     argv = " ".join(program.make(1).argv)
