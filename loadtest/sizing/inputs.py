@@ -13,11 +13,11 @@ API, POSTGRES, WORKERS, OTHERS = "API", "PostgreSQL", "workers", "scheduler, Rab
 #: Milliseconds of processor time per job by part: 50-ms jobs that come alone, and jobs in groups,
 #: eight workers on a full queue and four API processes. In groups, PostgreSQL's are those to accept
 #: and the rest; the others' are the scheduler's, RabbitMQ's and Flower's.
-SINGLE_PER_SECOND, GROUPED_PER_SECOND = 100.0, 1353.0
-SINGLE_MS = {API: 2.1, POSTGRES: 2.9, WORKERS: 2.7, OTHERS: 0.6}
-GROUPED_MS = {API: 0.37, POSTGRES: 0.08 + 0.35, WORKERS: 0.61, OTHERS: 0.07 + 0.04 + 0.04}
+SINGLE_PER_SECOND, GROUPED_PER_SECOND = 100.0, 1480.0
+SINGLE_MS = {API: 2.1, POSTGRES: 2.7, WORKERS: 2.6, OTHERS: 0.8}
+GROUPED_MS = {API: 0.51, POSTGRES: 0.21 + 0.26, WORKERS: 0.52, OTHERS: 0.06 + 0.04 + 0.03}
 #: Of one process or core, jobs per second.
-SCHEDULER_PER_SECOND = 15_000.0
+SCHEDULER_PER_SECOND = 17_400.0
 #: Of a core, without any job.
 IDLE_PERCENT = 2.9
 #: Bytes of WAL, flushes of it and bytes that stay per job: alone, and 64 at a time.
