@@ -75,7 +75,7 @@ Handler = Callable[..., "WSGIApplication"]
 
 #: What is about one job, also of the tenant's pages.
 OF_JOB = re.compile(r"/(?:tenant/)?(?:jobs|applications)/(?!batch$)([^/]+)(/.*)?")
-#: Also of the tenant's pages.
+#: What is about one schedule, also of the tenant's pages.
 OF_SCHEDULE = re.compile(r"/(?:tenant/)?schedules/[^/]+(/[a-z]+)?")
 OF_REPLAY = re.compile(r"/dead-letters/replays/[^/]+|/tenant/replays/[^/]+/cancel")
 

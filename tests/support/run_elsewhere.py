@@ -19,6 +19,7 @@ _SLICES = ("tests/unit/stack/test_slices.py", "a stack with other settings, whos
 _CLUSTER = ("make cluster-test", "needs root and a cluster")
 _UPGRADE = ("make upgrade-test", "needs an older version")
 _CELLS = ("tests/integration/cells/test_cell_commands.py", "several databases")
+_REMOVAL = ("tests/integration/cells/test_cell_removal.py", "several databases")
 _MOVES = ("tests/integration/cells/test_move_commands.py", "several databases")
 
 #: By page and command, without its comment: a file or a target of the Makefile, and why.
@@ -54,7 +55,7 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "flask --app app cells drain cell-1": _CELLS,
         "flask --app app cells drain cell-1 --move": _CELLS,
         "flask --app app cells drain cell-1 --undo": _CELLS,
-        "flask --app app cells remove cell-1": _CELLS,
+        "flask --app app cells remove cell-1": _REMOVAL,
         "flask --app app tenants move acme --to cell-2 --wait": _MOVES,
         "flask --app app tenants spread acme --over cell-1=1,cell-2=3": _MOVES,
         "flask --app app tenants moves": _MOVES,

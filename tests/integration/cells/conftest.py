@@ -1,4 +1,4 @@
-"""Cells with a database each: three of one region, or one in each of two regions."""
+"""Cells with a database each: three of one region, one in each of two, or added by commands."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ from pathlib import Path
 
 import pytest
 
+import app.config
+from app.cli import cells_remove
+from app.config import Settings
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import Running
+from models.settings import DatabaseSettings
+from models.store.session import open_engine
 from tests.integration.conftest import fresh_database
 from tests.support.cell_databases import TestCells, two_cells
+from tests.support.database_fixture import DatabaseFixture
 from tests.support.moving_cells import MovingCells, moving_cells
 from tests.support.region_front import RegionFront, routing
 from tests.support.several_cells import NAMES, SeveralCells, several_cells
+from tests.support.typed_commands import Type, run
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +84,27 @@ def front(region_cells: TestCells, tmp_path: Path) -> Iterator[RegionFront]:
         known = RegionFront(region_cells, router, key)
         assert known.call("GET", "/jobs").status_code == 200
         yield known
+
+
+@pytest.fixture
+def urls(postgres: Running[EmbeddedPostgres]) -> Iterator[list[str]]:
+    """Three migrated databases that are no cells yet."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(fresh_database(postgres)) for _ in range(3)]
+
+
+@pytest.fixture
+def databases(urls: list[str]) -> Iterator[list[DatabaseFixture]]:
+    opened = [open_engine(DatabaseSettings(database_url=url)) for url in urls]
+    yield [DatabaseFixture(engine) for engine in opened]
+    for engine in opened:
+        engine.dispose()
+
+
+@pytest.fixture
+def type_line(urls: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Type:
+    """Runs a command; the registry is the first database."""
+    own = Settings(database_url=urls[0], registry_url=urls[0], blob_url=str(tmp_path))
+    monkeypatch.setattr(app.config, "settings", lambda: own)
+    monkeypatch.setattr(cells_remove, "NOTICED_SECONDS", 0.0)
+    return run

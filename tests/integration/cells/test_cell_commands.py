@@ -5,20 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from sqlalchemy import Engine
 
 import app.cli.cells
 import app.config
 from app.cells.new_tenants import place
-from app.cli import cells_remove
 from app.cli.cells import cells as cells_group
-from app.cli.keys import keys as keys_group
 from app.cli.tenants import tenants as tenants_group
 from app.config import Settings
 from app.errors import Conflict
@@ -28,7 +24,6 @@ from app.stack.services import Running
 from app.stack.spec import PROJECT_ROOT
 from app.tenants.changes import create_tenant
 from app.tenants.keys import presented
-from models.blobs import cell_key, open_blobs
 from models.cells.placements import read_placement
 from models.cells.registry import (
     TENANTS_OF_A_CELL,
@@ -36,62 +31,10 @@ from models.cells.registry import (
     identify,
     read_cells,
     read_identity,
-    remove_cell,
 )
-from models.settings import DatabaseSettings
-from models.store.session import open_engine
-from tests.integration.conftest import fresh_database
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.several_cells import unreachable
-
-Type = Callable[[str], Result]
-SECRET = "hunter2"
-GROUPS = {"cells": cells_group, "keys": keys_group, "tenants": tenants_group}
-
-
-@pytest.fixture
-def urls(postgres: Running[EmbeddedPostgres]) -> Iterator[list[str]]:
-    with ExitStack() as stack:
-        yield [stack.enter_context(fresh_database(postgres)) for _ in range(3)]
-
-
-@pytest.fixture
-def databases(urls: list[str]) -> Iterator[list[DatabaseFixture]]:
-    opened = [open_engine(DatabaseSettings(database_url=url)) for url in urls]
-    yield [DatabaseFixture(engine) for engine in opened]
-    for engine in opened:
-        engine.dispose()
-
-
-@pytest.fixture
-def type_line(urls: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Type:
-    """Runs a command of the groups; the registry is the first database."""
-    own = Settings(database_url=urls[0], registry_url=urls[0], blob_url=str(tmp_path))
-    monkeypatch.setattr(app.config, "settings", lambda: own)
-    monkeypatch.setattr(cells_remove, "NOTICED_SECONDS", 0.0)
-
-    def run(line: str) -> Result:
-        group, *arguments = line.split()
-        return CliRunner().invoke(GROUPS[group], arguments)
-
-    return run
-
-
-def add(type_line: Type, name: str, url: str, more: str = "") -> Result:
-    return type_line(f"cells add {name} --database-url {url} --broker-url {BROKER} {more}")
-
-
-def add_two(type_line: Type, urls: list[str]) -> None:
-    for name, url in zip(("cell-1", "cell-2"), urls, strict=False):
-        assert add(type_line, name, url).exit_code == 0
-
-
-#: A request for the other cell.
-TAKEN_IN = """
-    INSERT INTO intake_jobs (id, job_ids, tenant, tenant_id, cell, body)
-    VALUES (gen_random_uuid(), '{}', 'acme', 1, 'cell-1', '')
-"""
-BROKER = f"amqp://fairline:{SECRET}@mq1:5672//"
+from tests.support.typed_commands import BROKER, SECRET, Type, add, add_two
 
 
 def test_cells_are_added_listed_and_drained(
@@ -322,84 +265,6 @@ def test_only_the_first_cell_may_have_had_tenants_before(
     assert add(type_line, "cell-2", urls[1], "--region us").exit_code == 0
 
 
-def test_a_cell_is_removed_once_nobody_lives_there(
-    type_line: Type, urls: list[str], databases: list[DatabaseFixture]
-) -> None:
-    add_two(type_line, urls)
-    type_line("tenants create one --cell cell-2")
-    assert type_line("cells remove cell-9").exit_code == 1
-    assert "not drained" in type_line("cells remove cell-2").output
-    type_line("cells drain cell-2")
-    refused = type_line("cells remove cell-2")
-    assert refused.exit_code == 1 and "live in cell-2: one." in refused.output
-    databases[0].execute("""UPDATE placements SET cells = '{"cell-1": 1}'""")
-    databases[0].execute("""INSERT INTO moves (tenant, wanted) VALUES ('one', '{"cell-2": 1}')""")
-    assert "moved to cell-2" in type_line("cells remove cell-2").output
-    databases[0].execute("DELETE FROM moves")
-    type_line("cells drain cell-2 --undo")
-    assert type_line("cells remove cell-2").exit_code == 1
-    type_line("cells drain cell-2")
-    done = type_line("cells remove cell-2")
-    assert done.exit_code == 0, done.output
-    assert [cell.name for cell in read_cells(databases[0].engine)] == ["cell-1"]
-
-
-@pytest.mark.parametrize("state", ["empty", "jobs", "away", "given up"])
-def test_the_blobs_of_a_removed_cell_are_forgotten_only_if_it_has_no_jobs(
-    type_line: Type,
-    urls: list[str],
-    databases: list[DatabaseFixture],
-    postgres: Running[EmbeddedPostgres],
-    tmp_path: Path,
-    state: str,
-) -> None:
-    """One that is lost may come back, with jobs whose payloads are in the store."""
-    add_two(type_line, urls)
-    blobs = open_blobs(str(tmp_path))
-    for number in (1, 2):
-        blobs.put(cell_key(number), b"")
-    type_line("cells drain cell-2")
-    if state == "jobs":
-        databases[1].submit()
-    with ExitStack() as stack:
-        if state in ("away", "given up"):
-            stack.enter_context(unreachable(postgres.service, databases[1].engine))
-        more = " --forget-blobs" if state == "given up" else ""
-        done = type_line(f"cells remove cell-2{more}")
-    assert done.exit_code == 0, done.output
-    kept = state in ("jobs", "away")
-    marks = {cell_key(1), cell_key(2)} if kept else {cell_key(1)}
-    assert {entry.key for entry in blobs.entries()} == marks
-    assert ("delete cells/2 there" in done.stderr) is kept
-
-
-def test_a_cell_is_removed_although_the_blob_store_is_away(
-    type_line: Type, urls: list[str], tmp_path: Path
-) -> None:
-    add_two(type_line, urls)
-    type_line("cells drain cell-2")
-    tmp_path.rmdir()
-    done = type_line("cells remove cell-2")
-    assert done.exit_code == 0 and "Delete cells/2" in done.stderr
-
-
-def test_the_number_of_a_removed_cell_is_given_to_no_other(
-    type_line: Type, urls: list[str], databases: list[DatabaseFixture]
-) -> None:
-    """Tenants and jobs that were moved away have it in their ids."""
-    add_two(type_line, urls)
-    type_line("cells drain cell-2")
-    assert type_line("cells remove cell-2").exit_code == 0
-    reused = add(type_line, "cell-2", urls[2], "--number 2")
-    assert reused.exit_code == 1 and "removed" in reused.output
-    assert read_identity(databases[2].engine) == (0, "")
-    assert "number 3" in add(type_line, "cell-2", urls[2]).output
-    back = add(type_line, "cell-9", urls[1])
-    assert back.exit_code == 0 and "number 2" in back.output, "its own database has it still"
-    type_line("cells drain cell-9")
-    assert type_line("cells remove cell-9").exit_code == 0, "twice"
-
-
 def test_a_database_keeps_the_number_that_was_written_before_the_command_died(
     type_line: Type,
     urls: list[str],
@@ -421,58 +286,6 @@ def test_a_database_keeps_the_number_that_was_written_before_the_command_died(
     again = add(type_line, "cell-4", urls[2])
     assert again.exit_code == 0 and "number 7" in again.output
     assert read_identity(databases[2].engine) == (7, "cell-4")
-
-
-def test_a_cell_that_keeps_submissions_of_others_is_not_removed(
-    type_line: Type,
-    urls: list[str],
-    databases: list[DatabaseFixture],
-    postgres: Running[EmbeddedPostgres],
-) -> None:
-    add_two(type_line, urls)
-    type_line("cells drain cell-2")
-    databases[1].execute(TAKEN_IN)
-    refused = type_line("cells remove cell-2")
-    assert (
-        refused.exit_code == 1 and "keeps submissions for cells that are away (1)" in refused.output
-    )
-    with unreachable(postgres.service, databases[1].engine):
-        lost = type_line("cells remove cell-2")
-    assert lost.exit_code == 0 and "does not answer" in lost.stderr
-
-
-def test_a_cell_that_alone_knows_ids_is_removed_once_that_is_confirmed(
-    type_line: Type, urls: list[str], databases: list[DatabaseFixture]
-) -> None:
-    add_two(type_line, urls)
-    type_line("cells drain cell-2")
-    databases[1].execute(TAKEN_IN)
-    databases[1].execute("UPDATE intake_jobs SET alias_of = '{}'")
-    asked = type_line("cells remove cell-2")
-    assert asked.exit_code == 1 and "same idempotency key (1)" in asked.output
-    assert len(read_cells(databases[0].engine)) == 2
-    done = type_line("cells remove cell-2 --yes")
-    assert done.exit_code == 0 and done.stderr == ""
-
-
-def test_what_comes_to_a_cell_while_it_is_removed_is_reported(
-    type_line: Type,
-    urls: list[str],
-    databases: list[DatabaseFixture],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """API processes know the cell for up to a second more."""
-    add_two(type_line, urls)
-    type_line("cells drain cell-2")
-
-    def take_in(_: Engine, name: str) -> bool:
-        databases[1].execute(TAKEN_IN)
-        return remove_cell(databases[0].engine, name)
-
-    monkeypatch.setattr(cells_remove, "remove_cell", take_in)
-    done = type_line("cells remove cell-2")
-    assert done.exit_code == 0 and "is removed" in done.stdout
-    assert "cell-2 may have been given submissions meanwhile" in done.stderr
 
 
 def test_a_tenant_that_is_being_created_is_created_once(
