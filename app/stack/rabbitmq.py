@@ -55,6 +55,8 @@ disk_free_limit.absolute = 50MB
 # as long as they are: twelve hours instead of RabbitMQ's 30 minutes.
 consumer_timeout = 43200000
 log.console.level = warning
+# A warning for each connection that ends without a farewell, as those of the stack's own check.
+log.connection.level = error
 """
 
 

@@ -14,6 +14,7 @@ import kombu
 import psycopg2
 import pytest
 import sqlalchemy
+from amqp import AccessRefused
 
 from app.stack.home import drop_socket_folder
 from app.stack.identity import processes_in
@@ -129,6 +130,23 @@ def test_message_survives_a_kill_of_rabbitmq(rabbitmq: Running[EmbeddedRabbitMQ]
     rabbitmq.start()
     with kombu.Connection(rabbitmq.service.url()) as connection:
         assert queue(connection).queue_declare(passive=True).message_count == 1
+
+
+def test_looking_whether_rabbitmq_answers_leaves_its_log_alone(
+    rabbitmq: Running[EmbeddedRabbitMQ], tmp_path: Path
+) -> None:
+    for _ in range(3):
+        assert rabbitmq.service.is_ready()
+    port = rabbitmq.service.ports["amqp"]
+    with pytest.raises(AccessRefused):
+        kombu.Connection(f"amqp://guest:wrong@127.0.0.1:{port}//").connect()
+    # What is refused is still told, and later than what the checks would have left.
+    log = tmp_path / "logs" / "rabbitmq.log"
+    deadline = time.monotonic() + 10
+    while "[error]" not in log.read_text() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    text = log.read_text()
+    assert "[error]" in text and "client unexpectedly closed" not in text
 
 
 @pytest.mark.long
