@@ -42,8 +42,8 @@ class Problem(BaseModel):
     violated_policies: list[str] = Field(
         default=[],
         alias="violated-policies",
-        description="The limits that a 429 is about: default (the rate), queue-depth or"
-        " event-streams.",
+        description="The limits that a 429 is about: default (the submission rate), requests (the"
+        " rate of others), queue-depth, idempotency-keys, blob-bytes or event-streams.",
     )
 
 

@@ -109,5 +109,5 @@ GAUGES: tuple[tuple[str, str, Instrument, str], ...] = (
 COUNTERS: tuple[tuple[str, str, Instrument, str], ...] = (
     ("fairline.jobs.admitted", "{job}", lambda it: by(names.POOL, it.admitted()), "Admitted."),
     ("fairline.jobs.ended", "{job}", ended, "Jobs ended, by outcome."),
-    ("fairline.refusals", "{submission}", lambda it: by(names.CODE, it.refused), "By code."),
+    ("fairline.refusals", "{request}", lambda it: by(names.CODE, it.refused), "By code."),
 )
