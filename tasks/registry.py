@@ -19,7 +19,7 @@ from models.pools import POOLS
 from tasks.context import JobContext
 from tasks.errors import Permanent
 from tasks.errors_of_schema import first_errors
-from tasks.retry.backoff import APP_ERROR_SECONDS
+from tasks.retry.backoff import APP_ERROR_SECONDS, MOST_WAIT_SECONDS
 from tasks.retry.decision import RetryLimits
 
 #: Names that fit into URLs, labels and queues.
@@ -115,11 +115,12 @@ def job_type(
         )
     if unknown := set(class_tries or ()) - {failure.value for failure in FailureClass}:
         raise ValueError(f"job type {name!r} has unknown failure classes {sorted(unknown)}")
-    if backoff is not None and not (backoff and all(wait >= 0 for wait in backoff)):
-        raise ValueError(f"job type {name!r}: backoff must be a list of seconds, none negative")
+    waits = APP_ERROR_SECONDS if backoff is None else tuple(backoff)
+    if not (waits and all(0 <= wait <= MOST_WAIT_SECONDS for wait in waits)):
+        raise ValueError(f"job type {name!r}: backoff must be a list of seconds, each 0 to a year")
     limits = RetryLimits(
         tries=pool_limits.tries if tries is None else tries,
-        backoff_seconds=tuple(backoff) if backoff is not None else APP_ERROR_SECONDS,
+        backoff_seconds=waits,
         class_tries=dict(class_tries or {}),
     )
     if min(limits.tries, *limits.class_tries.values(), 1) < 1:

@@ -13,7 +13,7 @@ left alone: its lease was lost, and another run's result stands.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import Engine
@@ -24,7 +24,7 @@ from models.jobs.claim import JobRef, ref_arrays
 from models.jobs.run_logs import WRITE, Logged, logged_arrays
 from models.jobs.states import FailureClass, JobStatus
 from models.store.arrays import plain_array, text_array
-from models.store.prepared import PreparedStatement
+from models.store.prepared import MOST_PREPARED, PreparedStatement
 from models.store.session import connect, transaction
 
 #: A job whose cancellation was requested ends as cancelled, unless it succeeded first.
@@ -158,7 +158,7 @@ def with_logs(statement: str) -> str:
 PLAIN = settle_statement(())
 
 
-@cache
+@lru_cache(MOST_PREPARED)
 def prepared(statement: str) -> PreparedStatement:
     """A settling statement, to be planned once per connection."""
     return PreparedStatement("settle", statement)

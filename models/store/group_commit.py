@@ -130,10 +130,15 @@ class GroupCommit(Generic[Item, Result]):
                 raise StateStoreUnavailable(f"{self._name} is closed.")
             self._waiting.append(ticket)
             self._awaited = self._awaited or awaited
-            if self._writer is None:
+            if self._writer is None or not self._writer.is_alive():
                 # Started late, so that a process forks before it has threads.
                 self._writer = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._writer.start()
+                try:
+                    self._writer.start()
+                except BaseException:  # no memory: the next writer is not to write it
+                    self._waiting.pop()
+                    self._writer = None
+                    raise
             self._wake_writer()
         return ticket
 
@@ -166,6 +171,10 @@ class GroupCommit(Generic[Item, Result]):
             size, began = len(tickets), time.monotonic()
             try:
                 self._settle(tickets)
+            except BaseException as error:  # no memory, even to try: the next item starts a writer
+                for ticket in tickets:
+                    ticket.error = error
+                raise
             finally:
                 for ticket in tickets:
                     ticket.finish()

@@ -32,6 +32,8 @@ KEEP_AT_MOST_SECONDS = 20.0
 #: One that has been used less often is kept for so long.
 FEW_USES = 20
 MOST_SECONDS = 60.0
+#: Statements of a connection: those of settling are as many as types end together.
+MOST_PREPARED = 100
 PARAMETER = re.compile(r"%\((\w+)\)s")
 #: For statements that do not wait for somebody's lock, as others wait for their connection.
 SHORT_LOCK_WAIT = "SET LOCAL lock_timeout = '500ms';"
@@ -95,6 +97,10 @@ class PreparedStatement:
             keep = min(2 * keep, KEEP_AT_MOST_SECONDS)
             del noted[self._name]
             connection.exec_driver_sql(self._forget)
+        elif len(noted) >= MOST_PREPARED:
+            oldest = next(iter(noted))
+            del noted[oldest]
+            connection.exec_driver_sql(f"DEALLOCATE {oldest}")
         connection.exec_driver_sql(self._prepare)
         noted[self._name] = [now, 1, keep]
 

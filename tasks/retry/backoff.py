@@ -12,6 +12,8 @@ DEPENDENCY_FIRST_SECONDS = 2.0
 DEPENDENCY_MAX_SECONDS = 300.0
 #: The longest delay that a dependency may ask for.
 RETRY_AFTER_MAX_SECONDS = 3600.0
+#: The longest delay that a job or its type may ask for: a year.
+MOST_WAIT_SECONDS = 365 * 86_400.0
 #: Jobs that lost a worker together return within a span that doubles with each crash, so that
 #: those beside the one that kills it soon run without it. The first loss proves nothing.
 CRASH_SPREAD_SECONDS = 4.0

@@ -53,19 +53,31 @@ def write_now(
     statements: Sequence[Statement],
     seconds: float = EMERGENCY_SECONDS,
 ) -> list[list[Any]]:
-    """Run the statements, each in its own transaction; the rows of each, with named columns."""
+    """Run the statements, each in its own transaction; the rows of each, with named columns.
+
+    One that fails keeps none after it from being tried: its error is raised at the end.
+    """
     deadline = time.monotonic() + seconds
     answers = []
+    failure: psycopg2.Error | None = None
     try:
         connection = _connect(arguments, deadline)
         try:
             cursor = connection.cursor(cursor_factory=psycopg2.extras.NamedTupleCursor)
             for sql, parameters in statements:
-                cursor.execute(sql, parameters)
-                _wait(connection, deadline)
+                try:
+                    cursor.execute(sql, parameters)
+                    _wait(connection, deadline)
+                except psycopg2.Error as error:
+                    if connection.closed:
+                        raise
+                    failure = failure or error
+                    continue
                 answers.append(list(cursor.fetchall()) if cursor.description else [])
         finally:
             connection.close()
+        if failure is not None:
+            raise failure
     except psycopg2.Error as error:
         if isinstance(error, psycopg2.OperationalError) or server_is_lost(error.pgcode):
             raise StateStoreUnavailable(str(error).strip()) from error

@@ -8,6 +8,7 @@ is lost; one that does not begin within a lease is handed back.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ from tasks.worker.slots import Host, Slots
 if TYPE_CHECKING:
     from tasks.worker.ledger import Ledger
 
+logger = logging.getLogger(__name__)
 
 #: A worker that has not reported for so long may count as lost soon, or already.
 SILENT_SECONDS = PRESENCE_LOST_SECONDS - 1.0
@@ -77,16 +79,19 @@ class Heartbeat:
         self._stop.set()
 
     def _keep_alive(self, ledger: Ledger) -> None:
-        try:
-            sent = ledger.post_beat()
-            while not self._stop.wait(PRESENCE_SECONDS):
+        sent = None
+        while not self._stop.is_set():
+            try:
                 if self._slots.drains():
                     self._slots.drain()
                 self._release_waiting(ledger)
-                if sent.done:  # while the store is down, one pending is enough
+                if sent is None or sent.done:  # while the store is down, one pending is enough
                     sent = ledger.post_beat()
-        except StateStoreUnavailable:
-            pass  # the ledger was closed: the worker stops
+            except StateStoreUnavailable:
+                return  # the ledger was closed: the worker stops
+            except Exception:  # say, a run has used up the memory
+                logger.exception("a heartbeat could not be sent")
+            self._stop.wait(PRESENCE_SECONDS)
 
     def _release_waiting(self, ledger: Ledger) -> None:
         """Hand back what waits for a slot that may never become free."""
@@ -94,13 +99,18 @@ class Heartbeat:
             ledger.release(held.claim)
 
     def beat_if_late(self) -> None:
-        """Beat now if the regular one is stuck behind statements that are slow or keep failing."""
+        """Renew now if the regular one is stuck behind statements that are slow or keep failing."""
         late = time.monotonic() - self._beaten >= PRESENCE_SECONDS
         if late and self._pulse is not None and not self._stop.is_set():
-            self.beat()
+            self._renew()
 
     def beat(self) -> None:
         """Renew the presence and the leases; exchange counts and progress for rules and cancels."""
+        self._renew()
+        self._exchange()
+
+    def _renew(self) -> None:
+        """The presence, the leases, and which runs have begun."""
         announced = announce(self._engine, self._presence())
         if announced is not None:
             self.note_announced()
@@ -109,7 +119,6 @@ class Heartbeat:
         if self._renew_leases() and announced is not None:
             self._renewed_at = announced.at
         self._note_begun()
-        self._exchange()
         self._beaten = time.monotonic()
 
     def note_announced(self) -> None:
@@ -194,17 +203,31 @@ class Heartbeat:
                 log.note_written(count, now)
 
     def _report(self) -> None:
+        """Write progress and tokens that the rows do not have."""
         behind = [held for held in self._slots.held() if not (held.progress_written or held.lost)]
         for held in behind:
             held.progress_written = True  # first: a later report is to be written again
         written: set[JobRef] = set()
         try:
-            reports = [
-                RunReport(held.claim.ref, held.progress, held.tokens_in, held.tokens_out)
-                for held in behind
-            ]
-            written = report(self._engine, self._slots.name, reports)
+            written = self._write_reports(
+                [
+                    RunReport(held.claim.ref, held.progress, held.tokens_in, held.tokens_out)
+                    for held in behind
+                ]
+            )
         finally:
             for held in behind:
                 if held.claim.ref not in written:
                     held.progress_written = False
+
+    def _write_reports(self, reports: Sequence[RunReport]) -> set[JobRef]:
+        """Whose were written; one that the database refuses is dropped, and costs no other."""
+        try:
+            return report(self._engine, self._slots.name, reports)
+        except StateStoreUnavailable:
+            raise
+        except Exception:
+            if len(reports) > 1:
+                return set[JobRef]().union(*(self._write_reports([one]) for one in reports))
+            logger.exception("the progress of job %s was refused", reports[0].ref.id)
+            return {reports[0].ref}

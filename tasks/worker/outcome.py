@@ -21,6 +21,7 @@ from tasks.errors import (
     Snooze,
     TimeLimit,
 )
+from tasks.retry.backoff import MOST_WAIT_SECONDS
 from tasks.retry.decision import History, RetryLimits, RetryStanding, Verdict, decide_retry
 from tasks.worker.texts import plain_text
 
@@ -92,6 +93,20 @@ Outcome = Succeeded | Failed | Snoozed | Released | HandedBack | Deferred | With
 def outcome_of(error: BaseException) -> Outcome:
     """Classify what a job function raised, whatever that is."""
     message = plain_text(error, MESSAGE_CHARACTERS) or type(error).__name__
+    try:
+        return _classified(error, message)
+    except Exception as odd:  # noqa: BLE001 - an error may be odd enough to break even this
+        odder = plain_text(odd, MESSAGE_CHARACTERS)
+        name = type(error).__name__
+        return Failed(FailureClass.APP_ERROR, f"{name}, which cannot be read ({odder}): {message}")
+
+
+def seconds_of(said: float) -> float:
+    """Seconds that a job or a dependency named, as a row can keep them; NaN is none."""
+    return max(0.0, min(float(said), MOST_WAIT_SECONDS))
+
+
+def _classified(error: BaseException, message: str) -> Outcome:
     match error:
         case LeaseLost():
             return Released()  # nothing this run writes is accepted
@@ -108,7 +123,7 @@ def outcome_of(error: BaseException) -> Outcome:
         case MemoryError():
             return Failed(FailureClass.RESOURCE_VIOLATION, f"The run is out of memory. {message}")
         case Snooze():
-            return Snoozed(error.seconds)
+            return Snoozed(seconds_of(error.seconds))
         case Permanent():
             return Failed(FailureClass.PERMANENT, message)
         case Poison():
@@ -119,7 +134,7 @@ def outcome_of(error: BaseException) -> Outcome:
             return Failed(
                 FailureClass.DEPENDENCY,
                 message,
-                error.retry_after,
+                None if error.retry_after is None else seconds_of(error.retry_after),
                 name,
                 refused=isinstance(error, QuotaSpent),
                 outage=plain_text(outage, NAME_CHARACTERS),
@@ -147,7 +162,7 @@ def ending_of(
         case Succeeded(result):
             return Ending(JobStatus.SUCCEEDED, tries_spent=1, result=result)
         case Snoozed(seconds):
-            return Ending(JobStatus.SCHEDULED, deferrals=1, delay_seconds=max(0.0, seconds))
+            return Ending(JobStatus.SCHEDULED, deferrals=1, delay_seconds=seconds)
         case Released():
             return Ending(JobStatus.QUEUED)
         case HandedBack():

@@ -139,6 +139,12 @@ def execute_claim(claim: Claim, worker: Worker, parent_span: object = None) -> E
         outcome, ending = decide(claim, outcome, worker)
         worker.ledger.settle(claim, outcome, ending, run_seconds)
         return ending
+    except StateStoreUnavailable:
+        raise  # the worker stops, and hands back what it holds
+    except Exception:
+        log.exception("job %s cannot be settled; its lease expires", claim.ref.id)
+        worker.slots.forget(claim.ref)
+        return None
     finally:
         current_claim.reset(bound)
 

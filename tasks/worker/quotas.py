@@ -152,16 +152,12 @@ class QuotaTracker:
         if not news:
             return
         try:
-            with connect(engine) as connection:
-                connection.exec_driver_sql(WRITE, parameters(news, now))
+            write_news(engine, news, now)
         except StateStoreUnavailable:
             with self._noting:
                 for dependency, older in news.items():
                     self._news.setdefault(dependency, News()).add(older)
             raise
-        except Exception:
-            # What the table rejects is dropped: endings are written after it.
-            logger.exception("could not write the quotas of %s", list(news))
 
     def refresh(self, closed_seconds: Mapping[str, float], now: float) -> None:
         """Take over the quotas and how long each is closed, as the table has them."""
@@ -177,6 +173,21 @@ class QuotaTracker:
         if dependency not in self._dependencies:
             return None
         return self._news.setdefault(dependency, News())
+
+
+def write_news(engine: Engine, news: Mapping[str, News], now: float) -> None:
+    """Add to the table. What it refuses is dropped: endings are written after it."""
+    try:
+        with connect(engine) as connection:
+            connection.exec_driver_sql(WRITE, parameters(news, now))
+    except StateStoreUnavailable:
+        raise
+    except Exception:
+        if len(news) == 1:
+            logger.exception("the quota of %s could not be written", *news)
+            return
+        for dependency, one in news.items():
+            write_news(engine, {dependency: one}, now)
 
 
 def parameters(news: Mapping[str, News], now: float) -> dict[str, Any]:

@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Tokens that a run can report: sums of them fit into their columns.
+MOST_TOKENS = 10**12
+
+
+def token_sum(before: int, more: float) -> int:
+    """``before`` and what a job reported, whatever kind of number that is."""
+    return min(before + max(0, int(more)), MOST_TOKENS)
+
 
 @contextmanager
 def undecryptable_is_permanent() -> Iterator[None]:
@@ -117,9 +125,10 @@ class RunContext(JobContext):
         return held.cancelled is not None or held.lost
 
     def charge_tokens(self, tokens_in: int, tokens_out: int) -> None:
-        self._held.tokens_in += max(0, tokens_in)
-        self._held.tokens_out += max(0, tokens_out)
-        self._held.progress_written = False
+        held = self._held
+        held.tokens_in = token_sum(held.tokens_in, tokens_in)
+        held.tokens_out = token_sum(held.tokens_out, tokens_out)
+        held.progress_written = False
 
     def keep_line(self, level: int, message: object) -> None:
         held = self._held
@@ -130,8 +139,9 @@ class RunContext(JobContext):
     def report_quota(self, reading: QuotaReading) -> None:
         held = self._held
         if reading.used_in or reading.used_out:
-            before = held.quota_tokens or (0, 0)
-            held.quota_tokens = (before[0] + reading.used_in, before[1] + reading.used_out)
+            used_in, used_out = held.quota_tokens or (0, 0)
+            used_in = token_sum(used_in, reading.used_in)
+            held.quota_tokens = (used_in, token_sum(used_out, reading.used_out))
         if allowances := reading.allowances():
             self._worker.quotas.note(held.claim.dependency, allowances, time.monotonic())
 

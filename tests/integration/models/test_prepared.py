@@ -110,3 +110,16 @@ def test_column_that_changes_its_type_under_a_running_process_is_read_all_the_sa
         finally:
             connection.exec_driver_sql("DROP TABLE changing")
             connection.invalidate()
+
+
+def test_connection_forgets_the_oldest_of_many(engine: Engine) -> None:
+    with connect(engine) as connection:
+        statements = [
+            PreparedStatement("odd", f"SELECT {number} AS one")
+            for number in range(prepared.MOST_PREPARED + 5)
+        ]
+        for _ in range(2):
+            for number, statement in enumerate(statements):
+                assert statement.execute(connection, {}).scalar_one() == number
+        assert connection.exec_driver_sql(KNOWN).scalar_one() == prepared.MOST_PREPARED
+        connection.invalidate()

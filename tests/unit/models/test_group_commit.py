@@ -177,6 +177,39 @@ def test_a_listener_that_fails_does_not_end_the_writer(writer: Writer) -> None:
     assert group.close(5)
 
 
+def test_an_item_without_a_writer_is_not_written_by_the_next(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    group = GroupCommit(writer, name="test")
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", no_memory)
+        with pytest.raises(RuntimeError, match="new thread"):
+            group.submit(1, timeout=5)
+    assert group.submit(2, timeout=5) == 20
+    assert writer.groups == [[2]]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_writer_that_ended_is_replaced_and_its_callers_know(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(group: object, tickets: object) -> None:
+        raise MemoryError
+
+    group = GroupCommit(writer, name="test")
+    with monkeypatch.context() as patched:
+        patched.setattr(GroupCommit, "_settle", no_memory)
+        with pytest.raises(MemoryError):
+            group.submit(1, timeout=5)
+        assert group._writer is not None
+        group._writer.join(5)
+    assert group.submit(2, timeout=5) == 20
+    assert group.close(5)
+
+
 def test_a_connection_that_died_is_tried_again_once(writer: Writer) -> None:
     group = GroupCommit(writer, name="test")
     writer.away_times = 1
