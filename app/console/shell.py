@@ -54,10 +54,9 @@ from app.console.page import (
 from app.console.pages import ELSEWHERE, NAVIGATION, OF_CELLS
 from app.console.sign_in import cookie_here, forget
 from app.errors import (
-    Forbidden,
+    FairlineError,
     NotFound,
     PayloadTooLarge,
-    Unauthenticated,
     invalid_field,
     shortened,
 )
@@ -205,11 +204,12 @@ def follow(access: Access) -> Response:
         if has_left(wire):
             return False
         try:
-            authorize(services, environ, access, TO_WATCH)
-        except (Unauthenticated, Forbidden):
-            return False
+            # The stream was counted as one request when it began.
+            authorize(services, environ, access, TO_WATCH, counted=False)
         except StateStoreError:
             return True  # access is not withdrawn while it cannot be checked
+        except FairlineError:
+            return False
         return True
 
     if request.method == "HEAD":  # nothing would read the stream, so it would never end

@@ -4,9 +4,9 @@ gunicorn spends three quarters of its time for a small request on what a plain o
 Here a plain request (:mod:`app.server.request`) is read, answered by the same application and
 written with one send. gunicorn handles all others on the same connection, and event streams.
 
-An idle connection and one with an unread body are closed after ``keepalive`` seconds, one whose
-head does not end after ``StrictRequest.head_seconds``; when the process stops, idle connections
-are closed within two seconds.
+An idle connection and one with an unread body are closed after ``keepalive`` seconds, the latter
+also after ``MOST_UNREAD_BYTES``, one whose head does not end after ``StrictRequest.head_seconds``;
+when the process stops, idle connections are closed within two seconds.
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ SWEEP_SECONDS = 1.0
 #: When the process stops, connections idle for longer are closed. Others may be about to send a
 #: request; the answer tells them to use another connection next.
 STOP_IDLE_SECONDS = 1.0
+#: Largest piece of a body.
+PIECE_BYTES = 65_536
+#: Of a body that the application has not read; after more of it the connection is closed.
+MOST_UNREAD_BYTES = 16 * 1_048_576
 #: Errors of connections that the client has closed.
 GONE = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF)
 
@@ -203,6 +207,19 @@ class LeanWorker(ggevent.GeventWorker):  # type: ignore[misc]  # no stubs
                         client.shutdown(socket.SHUT_RD)
 
 
+class FairUnreader(SocketUnreader):  # type: ignore[misc]  # no stubs
+    """Reads from a socket that always has more without holding up other connections."""
+
+    #: Each read of a part copies what is left of the piece.
+    max_body_chunk = PIECE_BYTES
+
+    def chunk(self, size_hint: int | None = None) -> bytes:
+        """The next piece, after others have had their turn."""
+        gevent.sleep(0)
+        piece: bytes = super().chunk(size_hint)
+        return piece
+
+
 class Serving:
     """One connection being served."""
 
@@ -253,7 +270,7 @@ class Serving:
         if len(data) >= end:
             environ["wsgi.input"] = CompleteBody(data[plain.body_at : end])
         else:
-            unreader = SocketUnreader(self._client)
+            unreader = FairUnreader(self._client)
             unreader.unread(data[plain.body_at :])
             environ["wsgi.input"] = body = Body(LengthReader(unreader, plain.length))
         worker.nr += 1
@@ -279,11 +296,11 @@ class Serving:
 
     def _rest(self, body: Body, unreader: SocketUnreader) -> bytes | None:
         """The bytes after a body that was not read completely; None to close the connection."""
-        ended = False
+        ended, left = False, MOST_UNREAD_BYTES
         with self._worker.timeout_ctx():
-            while not body.failed and body.read(READ_BYTES):
-                pass
-            ended = not body.failed
+            while left > 0 and not body.failed and (piece := body.read(PIECE_BYTES)):
+                left -= len(piece)
+            ended = left > 0 and not body.failed
         buffered: bytes = unreader.take_buffered()
         return buffered if ended else None
 
@@ -291,6 +308,7 @@ class Serving:
         """Let gunicorn handle the request that begins with ``data``."""
         worker = self._worker
         parser = http.get_parser(worker.cfg, self._client, self._addr)
+        parser.unreader = FairUnreader(self._client)
         parser.unreader.unread(data)
         self.request = None
         with worker.timeout_ctx():
@@ -301,7 +319,9 @@ class Serving:
         worker.handle_request(self._listener_name, self.request, self._client, self._addr)
         ended = False
         with worker.timeout_ctx():
-            ended = not self.request.should_close() and parser.finish_body()
+            ended = not self.request.should_close() and parser.finish_body(
+                max_bytes=MOST_UNREAD_BYTES
+            )
         self.request = None
         buffered: bytes = parser.unreader.take_buffered()
         return buffered if ended else None

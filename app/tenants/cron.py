@@ -37,6 +37,9 @@ SHADOW = timedelta(hours=3)
 MINUTE = timedelta(minutes=1)
 #: No zone differs from itself by more.
 LARGEST_SHIFT = timedelta(days=2)
+#: How far a tick is looked for, as by CronSim.
+MOST_YEARS = 50
+LONGEST_YEAR = timedelta(days=366)
 #: Names of files beside the zones: the server's own clock, no clock, and copies of all zones.
 NO_ZONES = frozenset({"localtime", "Factory", "posixrules"})
 COPIES = ("posix/", "right/")
@@ -132,7 +135,10 @@ def next_daily(rule: Rule, start: datetime, after: datetime) -> datetime | None:
 def next_shown(rule: Rule, start: datetime, after: datetime) -> datetime | None:
     """Of an interval, the first after ``after``, which is ``start`` in local time."""
     again: datetime | None = None
+    last = start + MOST_YEARS * LONGEST_YEAR
     for shown in CronSim(rule.cron, start - put_back(after, rule.zone)):
+        if shown > last:
+            break  # all that came were hours that the clock leaves out
         if not happens(shown, rule.zone):
             continue
         first, second = (moment_of(shown, rule.zone, fold) for fold in (0, 1))

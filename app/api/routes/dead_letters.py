@@ -100,6 +100,7 @@ def get_dead_letters() -> Response:
     errors=(Conflict,),
     acts=(Act.JOB_REPLAY, Act.REPLAY_REQUEST),
 )
+@long_read
 def post_replay() -> Response:
     """Queues dead letters again, selected by id or by a filter: at once if your rate and queue
     depth have room for all of them, else in the background (202). A request that is equal to a

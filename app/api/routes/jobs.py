@@ -26,6 +26,7 @@ from app.api.http.reply import (
     submission_headers,
 )
 from app.api.http.state import read_state, write_state
+from app.api.http.turns import long_read
 from app.api.openapi import declared
 from app.api.openapi.declared import Returns, for_tenants
 from app.api.schemas import answers
@@ -93,6 +94,7 @@ def delete_job(job_id: str) -> Response:
     "Why a job has not started, and when it probably will",
     Returns(200, answers.Wait),
 )
+@long_read
 def get_wait(job_id: str) -> Response:
     tenant_id, known = current_tenant().id, known_id(job_id)
     with read_state() as connection:

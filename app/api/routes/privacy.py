@@ -10,6 +10,7 @@ from app.admission.intake import BLOB_SECONDS
 from app.api.http.query import known_id
 from app.api.http.reply import POLL_SECONDS, Reply, own_view
 from app.api.http.state import read_state, write_state
+from app.api.http.turns import long_read
 from app.api.openapi.declared import ASK_AFTER, Returns, for_operators, for_tenants
 from app.api.schemas import answers
 from app.api.services import current_services, current_tenant
@@ -36,6 +37,7 @@ GOING_ON = Returns(202, answers.ErasedApplication, (ASK_AFTER,))
     errors=(Erased, BlobStoreUnavailable, ContentUnreadable),
     acts=(Act.APPLICATION_EXPORT,),
 )
+@long_read
 def get_export(application_id: str) -> Response:
     """The rows as they are, with the payload and the checkpoint also if they are in the blob
     store. Fields differ from version to version."""

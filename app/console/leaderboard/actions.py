@@ -20,6 +20,7 @@ from app.api.http.state import write_state
 from app.api.routes.applications import application_submission
 from app.api.schemas.requests import SubmitApplication
 from app.api.services import current_services
+from app.console.forms import document_of
 from app.console.leaderboard.page import LEADERBOARD, PATH
 from app.console.page import PageRequest, done, route
 from app.errors import FairlineError, FieldError, ValidationFailed, invalid_field
@@ -61,7 +62,7 @@ def body_of(typed: Mapping[str, str]) -> SubmitApplication:
     """What was typed as the API takes it, or all of its errors."""
     nothing = () if typed["application"].strip() else (FieldError("payload", NOTHING_TYPED),)
     try:
-        body = validate_body(document_of(typed), SubmitApplication)
+        body = validate_body(application_of(typed), SubmitApplication)
     except ValidationFailed as error:
         raise ValidationFailed(errors=(*error.errors, *nothing)) from None
     if nothing:
@@ -69,24 +70,18 @@ def body_of(typed: Mapping[str, str]) -> SubmitApplication:
     return body
 
 
-def document_of(typed: Mapping[str, str]) -> JsonDocument:
+def application_of(typed: Mapping[str, str]) -> JsonDocument:
     """The body that a client would have sent."""
+    names = {"candidate": typed["candidate"], "role": typed["role"] or "general"}
     payload = typed["application"].encode()
-    if not is_object(payload):
+    try:
+        if isinstance(orjson.loads(payload), dict):
+            return document_of(names, payload)
+    except orjson.JSONDecodeError as error:
         if payload.lstrip().startswith(b"{"):
             wrong = "starts with { but is not a JSON object; start plain text differently"
-            raise invalid_field("payload", wrong)
-        payload = orjson.dumps(typed["application"])
-    names = {"candidate": typed["candidate"], "role": typed["role"] or "general"}
-    raw = b'%b,"payload":%b}' % (orjson.dumps(names)[:-1], payload)
-    return JsonDocument(raw, orjson.loads(raw))
-
-
-def is_object(text: bytes) -> bool:
-    try:
-        return isinstance(orjson.loads(text), dict)
-    except orjson.JSONDecodeError:
-        return False
+            raise invalid_field("payload", wrong) from error
+    return document_of(names, orjson.dumps(typed["application"]))
 
 
 def refusal(typed: Mapping[str, str], error: FairlineError) -> Response:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from sqlalchemy import event
 
+from app.console.live import LivePages
 from app.tenants.changes import change_tenant, create_tenant, issue_key
 from app.tenants.terms import Change
 from loadtest.attack.corpus.routes import TENANT, TENANT_PAGE, Call
@@ -73,6 +74,24 @@ def test_every_route_of_tenants_is_within_the_rate(
         assert answer.status_code == call.stranger, answer.text
     else:
         assert_refused(answer)
+
+
+def test_an_open_page_is_one_request(
+    http_client: Knocking, api_database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[bool] = []
+
+    def watch(
+        pages: object, page: object, asked: object, allowed: Callable[[], bool], newest: float
+    ) -> Iterator[str]:
+        answers.extend(allowed() for _ in range(5))
+        return iter(())
+
+    monkeypatch.setattr(LivePages, "watch", watch)
+    tenant = Tenant(http_client, api_database)
+    assert tenant.get("/tenant/events?page=/tenant").status_code == 200
+    assert answers == [True] * 5
+    assert_refused(tenant.get())
 
 
 def test_polls_by_the_short_way_are_within_the_rate(

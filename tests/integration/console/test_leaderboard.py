@@ -135,6 +135,7 @@ def test_an_application_is_submitted_as_the_tenant_of_the_page(
         ({"application": " \n"}, "application", "must not be empty"),
         ({"application": '{"a": "\\u0000"}'}, "application", "NUL"),
         ({"application": '{"broken": NaN}'}, "application", "starts with { but is not"),
+        ({"application": '{"a":' * 1024 + "1" + "}" * 1024}, "application", "starts with { but"),
     ],
 )
 def test_what_is_refused_is_told_beside_its_field_and_nothing_typed_is_lost(

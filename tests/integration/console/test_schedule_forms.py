@@ -122,6 +122,7 @@ def payload_in(page: str) -> str:
         ({"type": "<b>no</b>"}, "type is not registered"),
         ({"payload": "{1"}, "payload is not JSON"),
         ({"payload": '"\\u0000"'}, "payload"),
+        ({"payload": "[" * 1024 + "]" * 1024}, "payload is not JSON"),
         ({"payload": '{"a": NaN}'}, "payload is not JSON"),
         ({"priority": "101"}, "priority"),
         ({"priority": "much"}, "priority"),

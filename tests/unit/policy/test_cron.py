@@ -13,6 +13,7 @@ from cronsim import CronSim
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.tenants import cron as tenants_cron
 from app.tenants.cron import BadCron, UnknownZone, next_tick, read_rule
 
 MINUTE = timedelta(minutes=1)
@@ -163,6 +164,23 @@ def test_ticks_are_cronsims_own_where_clocks_change_by_the_hour(
 def test_what_is_no_expression_is_refused(cron: str, refusal: str) -> None:
     with pytest.raises(BadCron, match=refusal):
         read_rule(cron, "UTC")
+
+
+def test_a_time_that_the_clock_always_leaves_out_is_looked_for_in_fifty_years(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+    happens = tenants_cron.happens
+
+    def count(shown: datetime, zone: ZoneInfo) -> bool:
+        asked.append(shown.year)
+        return happens(shown, zone)
+
+    monkeypatch.setattr(tenants_cron, "happens", count)
+    # Between two and three on the last Sunday of March.
+    rule = read_rule("*/30 2 * 3 0L", "Europe/Berlin")
+    assert next_tick(rule, datetime(2026, 7, 1, tzinfo=UTC)) is None
+    assert len(asked) == 100 and asked[-1] == 2076
 
 
 @given(st.text("0123456789*,-/#LWMONJAN ", max_size=30))
