@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from celery.bootsteps import RUN
+from celery.worker import control
 from celery.worker.consumer import Consumer
 from celery.worker.state import maybe_shutdown
 
@@ -29,7 +30,19 @@ ANSWER_SECONDS = 2.0
 #: reported once in so many.
 FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.1, 1.0
 TELL_ROUNDS = 60
+#: Celery's commands that end a task or keep one from starting. Its job would be neither cancelled
+#: nor run: its row says that it is in flight, and each further message for it would be dropped.
+REFUSED_COMMANDS = ("revoke", "revoke_by_stamped_headers", "terminate")
 QUORUM = {"x-queue-type": "quorum"}
+
+
+def refuse_command(state: Any, *args: Any, **given: Any) -> Any:
+    """Answers a command that this worker does not obey."""
+    return control.nok("Nothing was done. Cancel the job: DELETE /jobs/{id}, or in the console.")
+
+
+for command in REFUSED_COMMANDS:
+    control.Panel.data[command] = refuse_command
 
 
 class JobConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
