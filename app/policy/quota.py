@@ -151,7 +151,16 @@ class QuotaPacer:
         self._quota, self._updated_at = quota, now
         closed = quota.closed_seconds
         self._opens_at = None if closed is None else now + closed + OPENING_SECONDS
-        rates = {kind: limit * MARGIN / 60.0 for kind, limit in quota.limits().items()}
+        limits = quota.limits()
+        if self._tokens is not None:
+            # The dependency lets no call through that costs more than a minute brings, so a report
+            # that says so is wrong. Believed, it would let no other call through to correct it.
+            most = [
+                min(limits.get(kind, math.inf), limits.get("tokens", math.inf))
+                for kind in ("tokens_in", "tokens_out")
+            ]
+            self._tokens = (min(self._tokens[0], most[0]), min(self._tokens[1], most[1]))
+        rates = {kind: limit * MARGIN / 60.0 for kind, limit in limits.items()}
         if not rates and self._opens_at is not None and now < self._opens_at + RAMP_SECONDS:
             rates[_OPENING] = 1.0
         self._buckets = {kind: self._buckets.get(kind) or Bucket(now) for kind in rates}

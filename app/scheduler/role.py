@@ -81,11 +81,11 @@ class TimedRole:
     #: It was put off, and has had no turn since.
     was_put_off: bool = False
 
-    def put_off(self) -> None:
+    def put_off(self, *, again: bool = False) -> None:
         """For the reaper, when a statement was not taken: whatever held it up may have kept workers
-        from renewing their leases, and they get a moment. Once between two turns: a role that
-        waits for a lock again and again does not keep it from reaping."""
-        if not self.was_put_off:
+        from renewing their leases, and they get a moment. Once between two turns, unless ``again``:
+        a role that waits for a lock again and again does not keep it from reaping."""
+        if again or not self.was_put_off:
             self.was_put_off = True
             self.not_before = time.monotonic() + REAP_PAUSE_SECONDS
             self.due = max(self.due, self.not_before)

@@ -50,7 +50,6 @@ from app.scheduler.protection.restrictions import (
     Throttles,
 )
 from app.scheduler.role import (
-    REAP_PAUSE_SECONDS,
     Housekeeping,
     Role,
     RoleQueries,
@@ -279,13 +278,13 @@ class SchedulerService:
                 self._turn(stop)
                 away = False
             except StateStoreError as error:
+                stop.wait(AWAY_SECONDS)
+                # Workers come back too: let them renew their leases and settle their jobs. A role
+                # that fails alone, every other turn, does not keep the reaper from its own.
+                self._reaping.put_off(again=away)
                 if not away:
                     logger.warning("the state store is unavailable: %s", error)
                 away = True
-                stop.wait(AWAY_SECONDS)
-                # Workers come back too: let them renew their leases and settle their jobs.
-                self._reaping.not_before = time.monotonic() + REAP_PAUSE_SECONDS
-                self._reaping.due = self._reaping.not_before
         self._publisher.close()
         self._looks.close()
         try:

@@ -283,5 +283,7 @@ def announce_api(engine: Engine, stop: threading.Event) -> None:
             announce(engine, presence)
         except StateStoreError as error:
             logger.debug("presence: %s", error)
+        except Exception:  # whatever it is, this process serves on and has to be seen
+            logger.exception("the presence could not be written")
         if stop.wait(PRESENCE_SECONDS):
             return

@@ -65,7 +65,7 @@ class Home:
     def stack_id(self) -> str:
         """Unique short name of this stack; never changes."""
         file = self.path / "stack-id"
-        if not file.exists():
+        if not file.exists() or not file.stat().st_size:  # written while the disk was full
             # One that is there already may be somebody else's, and stays as it is.
             self.path.mkdir(mode=PRIVATE_MODE, parents=True, exist_ok=True)
             file.write_text(uuid.uuid4().hex[:8])

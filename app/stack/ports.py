@@ -6,6 +6,7 @@ import json
 import random
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 #: Below the range of ports that the kernel gives to outgoing connections, so that none takes
@@ -26,7 +27,9 @@ def is_taken(port: int, host: str = "127.0.0.1") -> bool:
 
 def keep_ports(names: Sequence[str], file: Path) -> None:
     """Record a free port for each name in `file`; the recorded ones stay while they are free."""
-    kept: dict[str, int] = json.loads(file.read_text()) if file.exists() else {}
+    kept: dict[str, int] = {}
+    with suppress(FileNotFoundError, json.JSONDecodeError):  # it is cut off by a full disk
+        kept = json.loads(file.read_text())
     if set(kept) != set(names) or any(is_taken(port) for port in kept.values()):
         free = (port for port in random.sample(PRIVATE_PORTS, 1000) if not is_taken(port))
         kept = dict(zip(names, free, strict=False))

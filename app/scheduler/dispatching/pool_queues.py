@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
+from typing import Any
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, Row
 
 from app.policy.fairshare import FairQueue, TenantClaim, Tier, default_seconds, entitlement_of
 from app.policy.lane_heads import OPEN, LaneHeads
@@ -195,9 +196,13 @@ class PoolQueues(RoleQueries, dict[str, PoolQueue]):
         if now >= self._sweep_due:
             self._sweep(connection, arrived)
             self._sweep_due = now + SWEEP_SECONDS
-        changed = self._read_changes(connection, now)
+        changes = self._read_changes(connection) if now >= self._changes_due else None
+        changed = set(changes.tenant_ids) if changes is not None else set()
         for pool, lanes in arrived.items():
             self._update(connection, pool, lanes, changed, frozenset(throttled.get(pool, ())))
+        if changes is not None:  # not before they are taken over: what failed is read again
+            self._changed_at = changes.looked_at
+            self._changes_due = now + CHANGES_SECONDS
         return any(arrived.values())
 
     def _take_arrivals(self, connection: Connection) -> dict[str, dict[LaneKey, LaneHeads]]:
@@ -274,14 +279,9 @@ class PoolQueues(RoleQueries, dict[str, PoolQueue]):
         self._changed_at = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
         self._epoch = self._leader.epoch
 
-    def _read_changes(self, connection: Connection, now: float) -> set[int]:
-        if now < self._changes_due:
-            return set()
-        row = connection.exec_driver_sql(READ_CHANGED, {"since": self._changed_at}).one()
-        # Since the last read, however long ago it was.
-        self._changed_at = row.looked_at
-        self._changes_due = now + CHANGES_SECONDS
-        return set(row.tenant_ids)
+    def _read_changes(self, connection: Connection) -> Row[Any]:
+        """Tenants that changed since the last read, however long ago it was."""
+        return connection.exec_driver_sql(READ_CHANGED, {"since": self._changed_at}).one()
 
     def _update(
         self,
@@ -293,10 +293,10 @@ class PoolQueues(RoleQueries, dict[str, PoolQueue]):
     ) -> None:
         queue = self[pool]
         changed = changed | (throttled ^ queue.throttled)
-        queue.throttled = throttled
         known = {each for each in changed if queue.fair.has_tenant(each)}
         new = {tenant_id for tenant_id, _ in lanes if not queue.fair.has_tenant(tenant_id)}
-        self._load_tenants(connection, pool, known | new)
+        self._load_tenants(connection, pool, known | new, throttled)
+        queue.throttled = throttled
         queue.heads.update(lanes)
         for tenant_id, lane in lanes:
             queue.fair.add_lane(tenant_id, lane)
@@ -312,7 +312,9 @@ class PoolQueues(RoleQueries, dict[str, PoolQueue]):
                         kept.discard(tenant_id)
             queue.recent = set(queue.active)
 
-    def _load_tenants(self, connection: Connection, pool: str, tenant_ids: set[int]) -> None:
+    def _load_tenants(
+        self, connection: Connection, pool: str, tenant_ids: set[int], throttled: Collection[int]
+    ) -> None:
         """Read their claims; what a tenant has been served is read only once."""
         if not tenant_ids:
             return
@@ -322,7 +324,7 @@ class PoolQueues(RoleQueries, dict[str, PoolQueue]):
         ).all()
         for row in rows:
             tenant_id, cap, free = row.tenant_id, row.cap, row.tier == Tier.FREE
-            if tenant_id in queue.throttled:
+            if tenant_id in throttled:
                 cap = THROTTLED_IN_FLIGHT if cap is None else min(THROTTLED_IN_FLIGHT, cap)
             entitlement = entitlement_of(Tier(row.tier), row.weight, row.share)
             claim = TenantClaim(entitlement, free=free, cap=cap)

@@ -108,10 +108,10 @@ class QuotaPacers(RoleQueries):
         """A new term: another scheduler may have spent what this one thought was left."""
         self._pacers.clear()
         self._read_due = self._forget_due = 0.0
-        self._epoch = self._leader.epoch
         for dependency, limits in sorted(self._declared.items()):
             values = {kind: limits.get(f"{kind}_per_minute") for kind in DECLARED}
             self._write(DECLARE_FIRST, dependency=dependency, **values)
+        self._epoch = self._leader.epoch
 
     def _refresh(self, now: float) -> None:
         rows = self._read(PREPARED, dependencies=self._dependencies)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
@@ -40,6 +40,9 @@ logger = logging.getLogger(__name__)
 
 BATCH = 200
 OLD_SECONDS = 3600.0
+#: So many in a row that cannot be deleted, and the rest of the batch waits for the next pass: each
+#: may take as long as the store's time limit.
+MOST_FAILURES = 3
 #: Pause between two passes.
 PASS_SECONDS = 300.0
 #: Pause until a cell that did not answer is asked again: asking it takes time that others need.
@@ -174,11 +177,25 @@ class Collector(RoleQueries):
             self._kept_because = reason
             return
         self._kept_because = ""
-        for key in orphans:
-            self._blobs.delete(key)
-        self._logged = False
-        if orphans:
-            logger.info("deleted %d blobs that no row references", len(orphans))
+        deleted = self._delete(orphans)
+        if deleted:
+            logger.info("deleted %d blobs that no row references", deleted)
+
+    def _delete(self, keys: Iterable[str]) -> int:
+        """Delete blobs; how many. One that cannot be deleted keeps no other from it, and the pass
+        goes on: it counts what tenants have."""
+        deleted = failed = 0
+        for key in keys:
+            try:
+                self._blobs.delete(key)
+                deleted, failed, self._logged = deleted + 1, 0, False
+            except BlobError as error:
+                if not self._logged:
+                    logger.warning("a blob that no row references stays for now: %s", error)
+                self._logged, failed = True, failed + 1
+                if failed == MOST_FAILURES:
+                    break
+        return deleted
 
     def _marked(self) -> set[int]:
         """Numbers of the cells that the store has marks of."""

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
+from datetime import timedelta
 
+import pytest
+from sqlalchemy.exc import DBAPIError
+
+from app.scheduler.dispatching import pool_queues
 from app.scheduler.dispatching.dispatcher import Dispatcher
+from app.scheduler.dispatching.pool_queues import PoolQueues
+from app.scheduler.dispatching.pools import Pools
+from app.tenants.changes import create_tenant
+from app.tenants.terms import Change
 from models.jobs.claim import JobRef
+from models.jobs.ids import new_id
 from models.presence import Presence, announce
 from tasks.retry.circuit import PROBES
 from tests.support.database_fixture import DatabaseFixture, FakePublisher
@@ -133,6 +142,36 @@ def test_a_throttled_tenant_has_one_job_in_flight_and_delays_nobody(
     database.execute("UPDATE jobs SET status = 'dead' WHERE id = %s", his[0])
     assert dispatcher.run_once(0.2) == 1
     assert broker.sent[-1].id == his[1]
+
+
+@pytest.mark.parametrize("change", ["throttle", "cap"])
+def test_a_change_that_could_not_be_read_is_read_again(
+    database: DatabaseFixture, broker: FakePublisher, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    queues = PoolQueues(database.engine, database.leader)
+    dispatcher = database.dispatcher(broker, Pools(database.engine, queues))
+    acme = create_tenant(database.engine, f"t{new_id()[-12:]}", Change({})).id
+    database.submit(tenant_id=acme)
+    assert dispatcher.run_once(0.0) == 1
+    if change == "throttle":
+        throttle(database, acme)
+    else:
+        # Half a minute ago, and changes were last read a minute ago.
+        database.execute(
+            "INSERT INTO tenant_limits (tenant_id, pool, in_flight) VALUES (%s, 'medium', 1)", acme
+        )
+    ago = "UPDATE tenants SET changed_at = now() - interval '30 seconds' WHERE id = %s"
+    database.execute(ago, acme)
+    assert queues._changed_at is not None
+    queues._changed_at -= timedelta(minutes=1)
+    for _ in range(5):
+        database.submit(tenant_id=acme)
+    with monkeypatch.context() as broken:
+        broken.setattr(pool_queues, "READ_TENANTS", "SELECT 1 / 0 /* %(pool)s %(ids)s */")
+        with pytest.raises(DBAPIError):
+            dispatcher.run_once(10.0)
+    assert dispatcher.run_once(20.0) == 0
+    assert len(broker.sent) == 1
 
 
 def test_a_tenant_is_throttled_in_one_pool_only(

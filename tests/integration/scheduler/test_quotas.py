@@ -9,8 +9,10 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import DBAPIError
 
 from app.errors import NotFound, ValidationFailed
+from app.scheduler.dispatching import quotas
 from app.scheduler.dispatching.quotas import READ_SECONDS, QuotaPacers
 from app.tenants.quotas import clear_quota, declare_quota, read_quotas
 from models.leadership import Leader
@@ -98,6 +100,18 @@ def test_what_an_answer_said_reaches_the_dispatcher(worker: OneWorker) -> None:
     assert pacers.allowances(101.0) == {MODEL: 1}
     pacers.spend(MODEL, -1)
     assert pacers.allowances(101.0) == {MODEL: 2}
+
+
+def test_what_is_declared_is_written_though_the_first_attempt_failed(
+    database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.types = {**database.types, "echo": replace(database.types["echo"], dependency=MODEL)}
+    pacers = pacers_of(database, **{MODEL: LIMITS})
+    with monkeypatch.context() as broken:
+        broken.setattr(quotas, "DECLARE_FIRST", "SELECT 1 / 0")
+        with pytest.raises(DBAPIError):
+            pacers.allowances(100.0)
+    assert MODEL in pacers.allowances(101.0)
 
 
 def test_jobs_at_the_broker_count_against_what_is_left(worker: OneWorker) -> None:

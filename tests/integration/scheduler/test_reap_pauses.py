@@ -37,6 +37,18 @@ def test_slow_statement_of_any_role_puts_off_the_reaper_once(database: DatabaseF
     assert database.job(job_id).status == "queued"
 
 
+def test_what_fails_in_a_row_puts_off_the_reaper_each_time() -> None:
+    """While the state store is away workers cannot renew their leases."""
+    reaping = TimedRole(Slow(), 1.0)
+    reaping.put_off()
+    first = reaping.due
+    assert first > time.monotonic()
+    reaping.put_off()
+    assert reaping.due == first
+    reaping.put_off(again=True)
+    assert reaping.due > first
+
+
 def test_slow_statement_of_the_relief_puts_off_its_reaper(
     database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

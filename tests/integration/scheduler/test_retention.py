@@ -26,6 +26,7 @@ from models.blobs import (
     open_blobs,
     payload_key,
 )
+from models.blobs.directory import DirectoryBlobs
 from models.jobs import retire
 from models.jobs.claim import Claim, JobRef
 from models.jobs.ids import new_id
@@ -376,6 +377,32 @@ def test_collecting_is_bounded_and_goes_on_where_it_was(
     role = Collector(database.engine, database.leader, blobs, old_seconds=0.0)
     assert [role.run_once(turn) for turn in range(4)] == [4, 4, 2, 0]
     assert not list(blobs.list(0.0))
+
+
+@pytest.mark.parametrize("stuck", [1, collecting.MOST_FAILURES + 1])
+def test_blobs_that_cannot_be_deleted_end_no_pass(
+    database: DatabaseFixture, blobs: BlobStore, monkeypatch: pytest.MonkeyPatch, stuck: int
+) -> None:
+    owned = payload_key(database.submit())
+    keys = sorted(payload_key(new_id()) for _ in range(8))
+    for key in (owned, *keys):
+        blobs.put(key, b"large")
+    delete = DirectoryBlobs.delete
+
+    def refuse(store: DirectoryBlobs, key: str) -> None:
+        if key in keys[:stuck]:
+            raise BlobError("denied")
+        delete(store, key)
+
+    monkeypatch.setattr(DirectoryBlobs, "delete", refuse)
+    monkeypatch.setattr(collecting, "BATCH", 3)
+    role = Collector(database.engine, database.leader, blobs, old_seconds=0.0)
+    while role.run_once(0.0):
+        pass
+    left = {one.key for one in blobs.entries()}
+    assert {owned, *keys[:stuck]} <= left
+    assert len(left) < len(keys), "others are deleted"
+    assert counted(database) == {0: 5, 1: 5}
 
 
 def counted(database: DatabaseFixture) -> dict[int, int]:

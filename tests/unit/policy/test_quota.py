@@ -204,6 +204,24 @@ def test_tokens_bound_calls_by_what_calls_cost() -> None:
     assert 27 <= len(flow(pacer, 60.0)) <= 30  # 2,000 a call
 
 
+@pytest.mark.parametrize("kind", ["tokens_in", "tokens_out", "tokens"])
+def test_an_absurd_report_closes_no_dependency(kind: str) -> None:
+    """What one job says a call cost is corrected by the calls after it."""
+    quota = QuotaBucket(declared={kind: 60_000})
+    pacer, calls, used = new_pacer(declared=quota.declared), 2, 10.0**12
+    pacer.report_usage(1, 500, 500)
+    pacer.report_usage(2, used, used)
+    for turn in range(12_000):
+        now = turn * 0.1
+        pacer.update(quota, now)
+        jobs = pacer.allowance(now) or 0
+        pacer.spend(jobs, now)
+        calls, used = calls + jobs, used + 500 * jobs
+        pacer.report_usage(calls, used, used)
+    assert calls > 100
+    assert len(flow(pacer, 60.0, start=1_200.0)) >= 40
+
+
 def test_a_call_that_costs_more_than_a_second_brings_still_passes() -> None:
     pacer = new_pacer(declared={"tokens_in": UNSEEN_TOKENS_IN / 2})
     assert 4 <= len(flow(pacer, 600.0)) <= 6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import stat
 from pathlib import Path
@@ -186,6 +187,17 @@ def test_ports_stay_the_same_while_they_are_free(tmp_path: Path) -> None:
     first = file.read_text()
     keep_ports(("a", "b"), file)
     assert file.read_text() == first
+
+
+@pytest.mark.parametrize("left", ["", '{"a": 20'])
+def test_what_a_full_disk_cut_off_is_written_again(tmp_path: Path, left: str) -> None:
+    file = tmp_path / "ports.json"
+    file.write_text(left)
+    keep_ports(("a", "b"), file)
+    assert set(json.loads(file.read_text())) == {"a", "b"}
+    (tmp_path / "stack-id").write_text("")
+    first = Home(tmp_path).stack_id()
+    assert len(first) == 8 and Home(tmp_path).stack_id() == first
 
 
 def test_socket_of_a_deep_home_moves_to_a_short_folder(tmp_path: Path) -> None:
