@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -25,7 +24,7 @@ from typing import Any, Self, TypeVar
 
 from sqlalchemy import Engine, text
 
-from app.stack.ports import PRIVATE_PORTS, is_taken
+from app.stack.ports import free_port
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.programs import command, flask, module
 from app.stack.rabbitmq import EmbeddedRabbitMQ
@@ -330,11 +329,3 @@ def running_fairline(
         fairline.start(pool, workers)
         with fairline.engine() as engine:
             yield fairline, engine
-
-
-def free_ports(count: int) -> list[int]:
-    return list(islice((p for p in random.sample(PRIVATE_PORTS, 1000) if not is_taken(p)), count))
-
-
-def free_port() -> int:
-    return free_ports(1)[0]

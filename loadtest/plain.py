@@ -12,9 +12,10 @@ from celery import Celery
 from kombu import Exchange, Queue
 from sqlalchemy import Engine, create_engine, insert
 
+from app.stack.ports import free_port
 from app.stack.programs import command
 from loadtest.baselines.plain_celery import store
-from loadtest.fleet import Fleet, celery_worker, free_port, until
+from loadtest.fleet import Fleet, celery_worker, until
 
 PACKAGE = "loadtest.baselines.plain_celery"
 SLOTS = 10

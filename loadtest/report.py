@@ -56,6 +56,16 @@ RESULTS = Path(__file__).parent / "results"
 COLOURED = {"pass": "[green]pass[/]", "FAIL": "[bold red]FAIL[/]"}
 
 
+def fault_bars(faults: Mapping[str, Sequence[str]]) -> list[Bar]:
+    """There is none of any kind of fault."""
+    return [at_most(name, len(found)) for name, found in faults.items()]
+
+
+def fault_notes(faults: Mapping[str, Sequence[str]]) -> list[str]:
+    """The first faults of each kind."""
+    return [f"{name}: {'; '.join(found[:3])}" for name, found in faults.items() if found]
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """Rows under headings; the first column is text, the others are figures."""

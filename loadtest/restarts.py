@@ -19,10 +19,10 @@ from rich.console import Console
 
 from app.stack.spec import PROJECT_ROOT
 from loadtest.fleet import TENANT, database, fleet
-from loadtest.report import Report, Screen, Table, at_least, command
+from loadtest.report import Report, Screen, Table, at_least, command, fault_bars
 from loadtest.upgrade.clients import Clients
 from loadtest.upgrade.deployment import DATABASE, Deployment
-from loadtest.upgrade.judge import fault_bars, judge
+from loadtest.upgrade.judge import judge
 from models.pools import POOLS
 
 #: Load before the first restart and after the last.

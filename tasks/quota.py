@@ -1,4 +1,4 @@
-"""PURE: a dependency's rate limits as a job reports them: see ``JobContext.report_quota``."""
+"""A dependency's rate limits as a job reports them: see ``JobContext.report_quota``. Pure."""
 
 from __future__ import annotations
 

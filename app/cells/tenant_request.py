@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from app.api.auth.visitors import SAFE_METHODS
 from app.api.http.body import read_body
 from app.api.http.problems import problem_of
+from app.api.http.state import LAG_HEADER
 from app.api.http.sub_request import SUB_REQUEST, SubRequest
 from app.api.services import Services
 from app.cells.fan_out import (
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
 #: Says which cells an answer is without.
 MISSING_HEADER = "Fairline-Missing-Cells"
-LAG_HEADER = "Fairline-Lag"
 #: Of the time for all cells, what is left to those that admit jobs while others are being emptied.
 ADMITTING_SECONDS = 1.0
 #: Headers that are about the body, or made anew.

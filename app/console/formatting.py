@@ -10,6 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from app.reads.times import rfc3339
 from models.presence import parse_process
 
 #: How much of a large document a page shows.
@@ -65,12 +66,8 @@ def moment(value: datetime | None, otherwise: str = "–", attributes: str = "")
         return Markup.escape(otherwise)
     shown = value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return Markup('<time datetime="{}" title="{}"{}>{}</time>').format(
-        iso(value), shown, attributes, shown
+        rfc3339(value), shown, attributes, shown
     )
-
-
-def iso(value: datetime) -> str:
-    return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def age(since: datetime) -> Markup:
@@ -107,7 +104,7 @@ def slot_time(job: Any) -> Markup | str:
     if job.status != "running" or job.started_at is None:
         return duration(job.slot_seconds)
     # As if all of it were one run that goes on; its beginning is no time to be shown.
-    since = iso(job.started_at - timedelta(seconds=job.slot_seconds))
+    since = rfc3339(job.started_at - timedelta(seconds=job.slot_seconds))
     return Markup('<time datetime="{0}" data-age>since {0}</time> so far').format(since)
 
 

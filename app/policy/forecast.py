@@ -71,11 +71,6 @@ class QueueFlow:
     debt_seconds: float = 0.0
 
 
-def starts_per_second(flow: QueueFlow) -> float:
-    """The tenant's rate of starts, as it is expected."""
-    return rates_of(flow)[1]
-
-
 def rates_of(flow: QueueFlow) -> tuple[float, float, float]:
     """The lowest rate of starts that may be, what is expected, and the highest.
 

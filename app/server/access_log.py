@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import orjson
 
 from app.log_ids import CALLER, address_of, request_id_of
+from app.reads.times import rfc3339
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -52,7 +53,7 @@ class AccessLog:
         caller = environ.get(CALLER)
         tenant = getattr(caller, "tenant", None)
         line = {
-            "time": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "time": rfc3339(datetime.now(UTC)),
             "request_id": request_id_of(environ),
             "method": environ["REQUEST_METHOD"],
             "path": environ["PATH_INFO"],

@@ -14,13 +14,14 @@ from typing import Any
 import psutil
 from sqlalchemy import Engine
 
+from app.stack.ports import free_port
 from app.tenants.changes import create_tenant, issue_key, revoke_key
 from app.tenants.keys import new_key
 from app.tenants.terms import Change
 from loadtest.attack.attacker import Attacker
 from loadtest.attack.corpus.routes import VICTIM
 from loadtest.chaos.client import Answer, Api
-from loadtest.fleet import Fairline, Fleet, free_port, rows, until
+from loadtest.fleet import Fairline, Fleet, rows, until
 from models.jobs.ids import new_id
 from models.jobs.replay_requests import ReplayRequest, create
 from models.pools import POOLS

@@ -20,6 +20,7 @@ from typing import TypeVar
 import psutil
 from sqlalchemy import Engine
 
+from app.stack.ports import free_port
 from app.stack.postgres import DATABASE, EmbeddedPostgres
 from app.stack.programs import command, flask, module
 from app.stack.rabbitmq import EmbeddedRabbitMQ
@@ -35,7 +36,6 @@ from loadtest.fleet import (
     celery_worker,
     clean_environment,
     database,
-    free_port,
     rows,
     until,
 )

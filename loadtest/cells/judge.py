@@ -14,7 +14,6 @@ from typing import Any
 from loadtest.cells.installation import Cell
 from loadtest.chaos.witness import read_lines
 from loadtest.fleet import rows, until
-from loadtest.report import Bar, at_most
 
 #: For everything to end after the last fault.
 SETTLE_SECONDS = 180.0
@@ -76,13 +75,3 @@ def judge(
 def aliases_in(cells: Sequence[Cell]) -> dict[str, str]:
     """The first id of each request that was taken in once more, by its later one."""
     return {row.id: row.first for cell in cells for row in rows(cell.engine, READ_ALIASES)}
-
-
-def fault_bars(faults: Mapping[str, Sequence[str]]) -> list[Bar]:
-    """None of any kind."""
-    return [at_most(name, len(found)) for name, found in faults.items()]
-
-
-def fault_notes(faults: Mapping[str, Sequence[str]]) -> list[str]:
-    """The first of each kind."""
-    return [f"{name}: {'; '.join(found[:3])}" for name, found in faults.items() if found]

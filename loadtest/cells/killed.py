@@ -15,11 +15,11 @@ from pathlib import Path
 from loadtest.cells.clients import Clients, Sent, p99_ms
 from loadtest.cells.experiment_run import Run
 from loadtest.cells.installation import CellPlan, installation
-from loadtest.cells.judge import fault_bars, fault_notes, judge, settle
+from loadtest.cells.judge import judge, settle
 from loadtest.figures import percentile
 from loadtest.lab.experiment import Size
 from loadtest.lab.pictures import picture
-from loadtest.report import Picture, Report, Table, at_least, at_most
+from loadtest.report import Picture, Report, Table, at_least, at_most, fault_bars, fault_notes
 
 TITLE = "One cell is killed under load"
 #: The others' p99 may be this many times what it was.

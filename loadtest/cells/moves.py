@@ -18,11 +18,11 @@ from sqlalchemy import Engine
 from loadtest.cells.clients import Clients, p99_ms
 from loadtest.cells.experiment_run import Run
 from loadtest.cells.installation import Cell, CellPlan, Customer, Installation, installation
-from loadtest.cells.judge import fault_bars, fault_notes, judge, settle
+from loadtest.cells.judge import judge, settle
 from loadtest.figures import percentile
 from loadtest.fleet import until
 from loadtest.lab.experiment import Size
-from loadtest.report import Report, Table, at_least, at_most
+from loadtest.report import Report, Table, at_least, at_most, fault_bars, fault_notes
 from models.cells.moves import MoveStep, read_move, request_move
 from models.cells.placements import read_placement
 

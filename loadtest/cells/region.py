@@ -16,12 +16,12 @@ from typing import Any
 from loadtest.cells.clients import Clients
 from loadtest.cells.experiment_run import Run
 from loadtest.cells.installation import Cell, CellPlan, Customer, Installation, installation
-from loadtest.cells.judge import KEPT, aliases_in, fault_bars, fault_notes, judge, settle
+from loadtest.cells.judge import KEPT, aliases_in, judge, settle
 from loadtest.chaos.client import Api
 from loadtest.chaos.witness import read_lines
 from loadtest.fleet import rows, until
 from loadtest.lab.experiment import Size
-from loadtest.report import Bar, Report, Table, at_least, at_most
+from loadtest.report import Bar, Report, Table, at_least, at_most, fault_bars, fault_notes
 from models.jobs.ids import cell_number
 
 TITLE = "A region is lost under load"

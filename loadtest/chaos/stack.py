@@ -17,13 +17,14 @@ from sqlalchemy import Engine
 
 from app.stack.control import NotRunning, ask
 from app.stack.home import Home
+from app.stack.ports import free_ports
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import tail
 from app.stack.spec import PROJECT_ROOT
 from loadtest.chaos.client import Api
 from loadtest.chaos.disk import may_mount, own_disk
 from loadtest.figures import family
-from loadtest.fleet import clean_environment, database, free_ports, until
+from loadtest.fleet import clean_environment, database, until
 
 #: One pool, and a lease short enough that lost work is soon run again.
 MEDIUM_ONLY = {

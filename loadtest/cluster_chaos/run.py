@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 
+from app.stack.ports import free_ports
 from app.stack.spec import StackError
 from loadtest.chaos.client import Listener
 from loadtest.chaos.facts import World, pid_of, read_world, wait_until_settled
@@ -40,7 +41,7 @@ from loadtest.cluster_chaos.plan import (
 )
 from loadtest.cluster_chaos.probes import Probes
 from loadtest.figures import family
-from loadtest.fleet import NotReady, database, free_ports
+from loadtest.fleet import NotReady, database
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
+from app.stack.ports import free_ports
 from loadtest.chaos.client import Api
-from loadtest.fleet import free_ports
 
 #: A slower 503 is a failure.
 REFUSAL_SECONDS = 2.0

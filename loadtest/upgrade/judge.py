@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from sqlalchemy import Engine
@@ -12,7 +12,6 @@ from loadtest.chaos.facts import wait_until_settled
 from loadtest.chaos.judge import repeated_steps
 from loadtest.chaos.witness import Line, read_lines
 from loadtest.fleet import rows
-from loadtest.report import Bar, at_most
 from loadtest.upgrade.clients import Clients
 
 SETTLE_SECONDS = 120.0
@@ -51,8 +50,3 @@ def judge(engine: Engine, clients: Clients, witness: Path) -> dict[str, list[str
 def handed_back(lines: Sequence[Line], job: str) -> int:
     """How often a run of a job with checkpoints ended after a step."""
     return sum(line.job == job and line.what == "loaded" and line.step > 0 for line in lines)
-
-
-def fault_bars(faults: Mapping[str, Sequence[str]]) -> list[Bar]:
-    """None of any kind."""
-    return [at_most(name, len(found)) for name, found in faults.items()]

@@ -63,11 +63,9 @@ class BlobStore(Protocol):
     def delete(self, key: str) -> None:
         """Remove a blob; an absent one is fine."""
 
-    def list(self, older_than_seconds: float) -> Iterator[str]:
-        """Keys at least that old by the store's own clock, lazily, in bounded memory."""
-
     def entries(self, folder: str = "") -> Iterator[BlobEntry]:
-        """All blobs, or those of one folder of the root, likewise."""
+        """All blobs, or those of one folder of the root, with their ages by the store's own clock;
+        lazily, in bounded memory."""
 
 
 def open_blobs(url: str) -> DirectoryBlobs | S3Blobs:

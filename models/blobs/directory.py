@@ -65,10 +65,6 @@ class DirectoryBlobs:
             except NO_FILE:
                 self._require_root()
 
-    def list(self, older_than_seconds: float) -> Iterator[str]:
-        """Keys at least that old, in no order."""
-        return (one.key for one in self.entries() if one.age_seconds >= older_than_seconds)
-
     def entries(self, folder: str = "") -> Iterator[BlobEntry]:
         """All blobs, or those of one folder of the root, in no order; abandoned temporary files are
         removed in passing.

@@ -57,10 +57,6 @@ class S3Blobs:
         with self._refusals(f"delete {key}"):
             self._client().delete_object(**self._place(key))
 
-    def list(self, older_than_seconds: float) -> Iterator[str]:
-        """Keys at least that old."""
-        return (one.key for one in self.entries() if one.age_seconds >= older_than_seconds)
-
     def entries(self, folder: str = "") -> Iterator[BlobEntry]:
         """All blobs, or those of one folder of the root, a page of a thousand at a time."""
         prefix = f"{self.prefix}{check_key(folder)}/" if folder else self.prefix

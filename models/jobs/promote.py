@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from sqlalchemy import Engine
 
-from models.leadership import STILL_LEADER
 from models.pools import POOLS
 from models.store.prepared import PreparedStatement
 from models.store.session import fetch
@@ -46,7 +45,6 @@ PROMOTE_IF = """
     FROM placed
     WHERE job.id = placed.id AND placed.place <= %(room)s AND job.status::text = 'scheduled'
 """
-PROMOTE = PROMOTE_IF.format(condition=STILL_LEADER)
 
 PREPARED = PreparedStatement("find_due", FIND_DUE)
 

@@ -1,1 +1,1 @@
-"""PURE: retry policy: what a failure means for its job, and what many mean for a type or tenant."""
+"""Retry policy: what a failure means for its job, and what many mean for a type or tenant. Pure."""

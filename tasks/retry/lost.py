@@ -1,4 +1,4 @@
-"""PURE: what is lost with a message or a run, and what counts as a crash of the job.
+"""What is lost with a message or a run, and what counts as a crash of the job. Pure.
 
 A worker claims more than it runs. What waited in it when it died did not kill it, and is no crash.
 The row says which claims wait: the claim notes it for those that have no slot at once, and the next

@@ -1,4 +1,4 @@
-"""PURE: rate limits and requested waits, from the headers of Claude's responses.
+"""Rate limits and requested waits, from the headers of Claude's responses. Pure.
 
 Values are returned as they were sent, unbounded. Headers that cannot be parsed count as missing.
 Times are compared with the server's own ``date`` header if there is one: a clock may be wrong.

@@ -1,4 +1,4 @@
-"""PURE: which of its limits a run has broken, if any."""
+"""Which of its limits a run has broken, if any. Pure."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 import pytest
 
 from app.stack.environment import COMMANDS
+from app.stack.ports import free_ports
 from loadtest.chaos.stack import MEDIUM_ONLY, Stack, embedded_stack
-from loadtest.fleet import free_ports
 from tests import ROOT
 from tests.acceptance.client import Client
 from tests.support.documents import Example, blocks, differences, examples, script, section

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from app.stack.ports import free_ports
 from loadtest.cluster.cluster import Cluster
 from loadtest.cluster.layout import Layout
 from loadtest.cluster.requirements import missing
-from loadtest.fleet import free_ports
 from tests.cluster.use import command, left_behind
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import random
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from app.stack.ports import PRIVATE_PORTS, is_taken
+from app.stack.ports import free_port
 from app.stack.programs import command
 from app.stack.services import tail
 from app.stack.spawn import Child, spawn
@@ -144,11 +143,6 @@ def parse_raw(stream: bytes) -> Answer:
         name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
     }
     return Answer(int(first.split()[1]), headers, body[: int(headers.get("content-length", 0))])
-
-
-def free_port() -> int:
-    """A port nobody listens on."""
-    return next(port for port in random.sample(PRIVATE_PORTS, 1000) if not is_taken(port))
 
 
 @contextmanager

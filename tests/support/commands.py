@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -27,13 +26,6 @@ def worker(pool: str, slots: int = 10, kind: str = "gevent") -> tuple[str, ...]:
         *(str(BIN / "celery"), "-A", "app", "worker", "-P", kind, "-c", str(slots), "-Q", pool),
         *("-n", f"worker-{pool}-{os.getpid()}@%h", "--without-gossip", "--without-mingle"),
     )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TypeVar
+
+Found = TypeVar("Found")
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 15.0) -> None:
+def wait_for(condition: Callable[[], Found], seconds: float = 15.0, what: str = "it") -> Found:
+    """Wait until ``condition`` returns something that is true, and return that."""
     deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
         time.sleep(0.02)
+    return found

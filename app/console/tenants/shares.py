@@ -25,6 +25,8 @@ class Working:
     tier: str
     #: Instead of the tier's.
     weight: float | None
+    #: The part of its entitlement that holds in this cell.
+    share: float
     waits: bool
     in_flight: int
 
@@ -35,7 +37,7 @@ class Working:
     @property
     def entitlement(self) -> Entitlement:
         """What it is entitled to; all free accounts have the same one together."""
-        return entitlement_of(Tier(self.tier), self.weight)
+        return entitlement_of(Tier(self.tier), self.weight, self.share)
 
 
 def entitled_shares(working: Collection[Working]) -> dict[Place, float]:

@@ -35,8 +35,8 @@ READ_WORKING = f"""{QUEUED_TENANTS}, flight AS (
               LIMIT {MOST_IN_FLIGHT}) AS in_flight
         GROUP BY pool, tenant_id
     )
-    SELECT work.pool, tenant.id AS tenant_id, tenant.tier, tenant.weight, work.waits,
-           work.jobs AS in_flight
+    SELECT work.pool, tenant.id AS tenant_id, tenant.tier, tenant.weight, tenant.share,
+           work.waits, work.jobs AS in_flight
     FROM (SELECT pool, tenant_id, lane.place IS NOT NULL AS waits, coalesce(jobs, 0) AS jobs
           FROM lane FULL JOIN flight USING (pool, tenant_id)) AS work
     JOIN tenants AS tenant ON tenant.id = work.tenant_id

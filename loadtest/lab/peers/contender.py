@@ -13,11 +13,12 @@ from typing import Any
 import psutil
 from sqlalchemy import Engine, create_engine
 
+from app.stack.ports import free_port
 from app.stack.programs import command
 from app.stack.spec import PROJECT_ROOT
 from loadtest.closed_loop import Request, applications
 from loadtest.figures import family
-from loadtest.fleet import Fleet, free_port, rows
+from loadtest.fleet import Fleet, rows
 from loadtest.lab.experiment import POOL, RunContext
 from loadtest.plain import serve
 from models.pools import POOLS

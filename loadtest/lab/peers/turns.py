@@ -107,12 +107,12 @@ def whole_rate(curve: Sequence[tuple[float, int]]) -> float:
     return jobs / seconds if seconds > 0 else 0.0
 
 
-def middle_rate(curve: Sequence[tuple[float, int]], edge: float = 0.1) -> float:
+def middle_rate(curve: Sequence[tuple[float, int]]) -> float:
     """Jobs per second between a tenth and nine tenths of them: start and end do not count."""
-    low, high = moment_of(curve, edge), moment_of(curve, 1 - edge)
+    low, high = moment_of(curve, 0.1), moment_of(curve, 0.9)
     if high <= low:
         return whole_rate(curve)
-    return (1 - 2 * edge) * curve[-1][1] / (high - low)
+    return 0.8 * curve[-1][1] / (high - low)
 
 
 def moment_of(curve: Sequence[tuple[float, int]], share: float) -> float:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, expect
 
+from app.stack.ports import free_port
 from loadtest.chaos.stack import Stack
 from tests.acceptance.browser.conftest import Tab
-from tests.support.api_server import free_port, serving
+from tests.support.api_server import serving
 from tests.support.oidc_provider import CLIENT_ID, CLIENT_SECRET, OidcProvider
 
 pytestmark = pytest.mark.long

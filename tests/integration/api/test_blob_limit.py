@@ -14,6 +14,7 @@ from app.tenants.changes import create_tenant, issue_key
 from app.tenants.terms import Change
 from models.blobs import payload_key
 from models.jobs.ids import new_id
+from tests.support.blob_keys import keys_in
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.http_client import HttpClient
 
@@ -46,7 +47,7 @@ class Tenant:
 
 
 def stored(http_client: HttpClient) -> set[str]:
-    return set(http_client.services.blobs.list(-1.0))
+    return set(keys_in(http_client.services.blobs, -1.0))
 
 
 def assert_refused(answer: TestResponse) -> None:

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from app.stack.ports import free_port
 from app.tenants.changes import issue_key
 from loadtest.attack.corpus.origins import FOREIGN_HOSTS, FORWARDING
 from tests import ROOT
 from tests.support.api_server import ApiServer, parse_raw, read_all, serving
-from tests.support.commands import API, command, free_port, wait_for_answer
+from tests.support.commands import API, command, wait_for_answer
 from tests.support.database_fixture import DatabaseFixture
 
 APPLICATION = b'{"candidate": "Ada", "payload": {}}'

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import psutil
 
+from app.stack.ports import free_port
 from tests import ROOT
-from tests.support.commands import BIN, command, free_port, wait_for_answer
+from tests.support.commands import BIN, command, wait_for_answer
 
 FLOWER = (str(BIN / "celery"), "-A", "app", "flower")
 

@@ -18,13 +18,14 @@ import pytest
 
 from app.broker.queue_limits import LIMITS
 from app.broker.queues import job_queue
+from app.stack.ports import free_port
 from app.stack.rabbitmq import EmbeddedRabbitMQ
 from app.stack.services import Running
 from models.jobs.admit import admit_group
 from models.jobs.ids import new_id
 from models.jobs.submission import Submission, SubmissionGroup
 from models.pools import POOLS
-from tests.support.commands import BIN, command, free_port, wait_for_answer
+from tests.support.commands import BIN, command, wait_for_answer
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.waiting import wait_for
 

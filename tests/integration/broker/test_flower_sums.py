@@ -15,10 +15,11 @@ from celery import Celery
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.broker.queues import job_queue
+from app.stack.ports import free_port
 from app.stack.rabbitmq import EmbeddedRabbitMQ
 from app.stack.services import Running
 from models.jobs.dispatch import Dispatch
-from tests.support.commands import BIN, commands, free_port, wait_for_answer, worker
+from tests.support.commands import BIN, commands, wait_for_answer, worker
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.waiting import wait_for
 

@@ -17,10 +17,11 @@ import pytest
 from app.broker.management import PORTS, ManagementApi
 from app.broker.queue_limits import LIMITS, NAME, queue_policy
 from app.scheduler.maintenance.limit_keeper import REFUSED_SECONDS, LimitKeeper
+from app.stack.ports import free_port
 from app.stack.rabbitmq import EmbeddedRabbitMQ
 from app.stack.services import Running
 from models.pools import POOLS
-from tests.support.commands import command, free_port
+from tests.support.commands import command
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.rabbitmq_nodes import evaluate
 from tests.support.waiting import wait_for

@@ -19,10 +19,11 @@ from kombu.utils import functional
 
 from app.broker.consumer import JobConsumer
 from app.celery import celery
+from app.stack.ports import free_port
 from app.stack.rabbitmq import EmbeddedRabbitMQ
 from app.stack.services import Running
 from tests.support.broker_stack import broker_stack
-from tests.support.commands import BIN, free_port
+from tests.support.commands import BIN
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.waiting import wait_for
 

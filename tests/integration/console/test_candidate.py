@@ -15,6 +15,7 @@ from tasks.scorers.protocol import ApplicationText
 from tests.integration.api.test_contract import bring
 from tests.integration.api.test_leaderboard import put
 from tests.support.applicants import HOSTILE, LETTER, PATH, Visitor, score, visiting, words
+from tests.support.blob_keys import keys_in
 from tests.support.database_fixture import DatabaseFixture
 
 
@@ -171,7 +172,7 @@ def test_a_large_application_is_cut_and_read_only_for_the_whole_page(visitor: Vi
     assert len(answer.text) < 60_000
     assert "The first 20 000 of 800 000 characters." in words(answer.text)
     job_id = target.rpartition("/")[2]
-    for blob in visitor.services.blobs.list(-1.0):
+    for blob in keys_in(visitor.services.blobs, -1.0):
         visitor.services.blobs.delete(blob)
     assert "The payload is no longer stored." in visitor.see(target)
     with visitor.app.app_context():

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from app.stack.ports import free_port
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.rabbitmq import EmbeddedRabbitMQ
 from app.stack.services import Running
 from loadtest.fleet import QUEUE_TYPE
 from tests.support.chart import EXAMPLES, Document, containers, environment, render
-from tests.support.commands import free_port
 from tests.support.pod import Pod, namespaces_allowed
 
 MIGRATE = "migrate"

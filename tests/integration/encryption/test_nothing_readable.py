@@ -5,8 +5,7 @@ Real processes: API, scheduler and worker, on a PostgreSQL of their own and a fo
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from tests.support.api_server import ApiServer, serving
 from tests.support.commands import SCHEDULER, command, worker
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.encryption_keys import encrypting, new_key, python_path, readable_in
+from tests.support.waiting import wait_for
 
 MARKER = "maple-syrup-7319"
 LARGE = f"{MARKER}{'x' * 70_000}{MARKER}"
@@ -41,14 +41,6 @@ class Submitted:
     tick: str
 
 
-def wait_for(what: Callable[[], Any], words: str) -> Any:
-    deadline = time.monotonic() + SECONDS
-    while not (found := what()):
-        assert time.monotonic() < deadline, f"waited {SECONDS:g} s for {words}"
-        time.sleep(0.1)
-    return found
-
-
 def ended(api: ApiServer, path: str) -> dict[str, Any]:
     """The job or application at its end."""
 
@@ -56,7 +48,7 @@ def ended(api: ApiServer, path: str) -> dict[str, Any]:
         document: dict[str, Any] = api.get(path).json()
         return document if document.get("finished_at") else None
 
-    found: dict[str, Any] = wait_for(read, f"the end of {path}")
+    found: dict[str, Any] = wait_for(read, SECONDS, f"the end of {path}")
     return found
 
 

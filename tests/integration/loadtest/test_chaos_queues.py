@@ -5,11 +5,11 @@ from __future__ import annotations
 import kombu
 
 from app.broker.queues import job_queue
+from app.stack.ports import free_port
 from app.stack.rabbitmq import EmbeddedRabbitMQ
 from app.stack.services import Running
 from loadtest.chaos import facts
 from models.pools import POOLS
-from tests.support.commands import free_port
 
 
 def test_queues_are_read_by_the_node_that_is_left(rabbitmq: Running[EmbeddedRabbitMQ]) -> None:

@@ -46,13 +46,14 @@ from models.jobs.expire import EXPIRE
 from models.jobs.heartbeat import BEAT, NOTE_BEGUN, READ_CANCELLED, REPORT
 from models.jobs.ids import BELOW_ALL, new_id
 from models.jobs.locked import FIND_LOCKED
-from models.jobs.promote import FIND_DUE, PROMOTE
+from models.jobs.promote import FIND_DUE, PROMOTE_IF
 from models.jobs.reap import EXPIRE_LEASES, EXPIRE_UNCLAIMED, FIND_LOST, FIND_UNCLAIMED, REAP
 from models.jobs.release import RELEASE
 from models.jobs.replay import replay_dead
 from models.jobs.retire import RETIRE_JOBS
 from models.jobs.settle import Ending, Settlement, settle_group, settle_statement
 from models.jobs.states import JobStatus
+from models.leadership import STILL_LEADER
 from tasks.registry import projections_of
 from tasks.watchdog import lost_runs
 from tests.support.database_fixture import DatabaseFixture
@@ -195,7 +196,7 @@ def test_shares_are_reconciled_with_what_is_in_flight_and_used(filled: DatabaseF
 def test_promote_walks_the_due(filled: DatabaseFixture) -> None:
     plan = plan_of(
         filled,
-        PROMOTE,
+        PROMOTE_IF.format(condition=STILL_LEADER),
         pool="medium",
         room=100,
         most=100,

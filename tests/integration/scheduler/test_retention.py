@@ -34,6 +34,7 @@ from models.jobs.settle import Ending
 from models.jobs.states import FailureClass, JobStatus
 from models.store.errors import StatementTooSlow, StateStoreUnavailable
 from models.tallies import TallyKind, add_tallies
+from tests.support.blob_keys import keys_in
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.emptied import emptied
 
@@ -363,7 +364,7 @@ def test_blobs_that_no_row_names_are_collected_when_they_are_old(
     blobs.put(young, b"large")
     role = Collector(database.engine, database.leader, blobs)
     assert role.run_once(0.0) == len(kept | orphans | {young})
-    assert set(blobs.list(0.0)) == kept | {young}
+    assert set(keys_in(blobs, 0.0)) == kept | {young}
     assert role.run_once(1.0) == 0, "a rest between two passes"
 
 
@@ -376,7 +377,7 @@ def test_collecting_is_bounded_and_goes_on_where_it_was(
         blobs.put(key, b"large")
     role = Collector(database.engine, database.leader, blobs, old_seconds=0.0)
     assert [role.run_once(turn) for turn in range(4)] == [4, 4, 2, 0]
-    assert not list(blobs.list(0.0))
+    assert not list(keys_in(blobs, 0.0))
 
 
 @pytest.mark.parametrize("stuck", [1, collecting.MOST_FAILURES + 1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from tasks.worker.pipeline import execute_claim
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.locks import held_lock
 from tests.support.one_worker import OneWorker, one_worker
+from tests.support.waiting import wait_for
 
 #: What a statement gets; enough for the quick ones on a busy machine.
 SECONDS = 1.0
@@ -30,13 +31,6 @@ def one(database_url: str, engine: Engine) -> Iterator[OneWorker]:
         yield made
     impatient.dispose()
     open_engine(DatabaseSettings()).dispose()  # how long psycopg2 waits is the process's, not ours
-
-
-def wait_for(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 20
-    while not (met := condition()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return met
 
 
 def status(one: OneWorker, job_id: str) -> str:
@@ -85,16 +79,16 @@ def test_locked_row_holds_up_no_other_ending_and_its_own_is_not_lost(one: OneWor
         execute_claim(claims[0], one.worker)
         one.database.wait_until_waiting()
         execute_claim(claims[1], one.worker)
-        assert wait_for(lambda: status(one, second.id) == "succeeded")
+        wait_for(lambda: status(one, second.id) == "succeeded")
         took = []
         for claim in claims[2:]:  # of which one may be slow on a busy machine
             began = time.monotonic()
             execute_claim(claim, one.worker)
-            assert wait_for(lambda claim=claim: status(one, claim.ref.id) == "succeeded")  # type: ignore[misc]
+            wait_for(lambda claim=claim: status(one, claim.ref.id) == "succeeded")  # type: ignore[misc]
             took.append(time.monotonic() - began)
         assert min(took) < SECONDS, "the lock is not waited for again"
         assert status(one, first.id) == "running"
-    assert wait_for(lambda: status(one, first.id) == "succeeded")
+    wait_for(lambda: status(one, first.id) == "succeeded")
 
 
 def test_locked_row_holds_up_only_its_own_checkpoint(one: OneWorker) -> None:
@@ -109,12 +103,12 @@ def test_locked_row_holds_up_only_its_own_checkpoint(one: OneWorker) -> None:
     one.act = act
     run = threading.Thread(target=one.execute, args=((first, second),))
     run.start()
-    assert wait_for(lambda: one.worker.slots.busy == 2)
+    wait_for(lambda: one.worker.slots.busy == 2)
     with held_lock(one.database, LOCK, first.id):
         locked.set()
-        assert wait_for(lambda: status(one, second.id) == "succeeded")
+        wait_for(lambda: status(one, second.id) == "succeeded")
         assert status(one, first.id) == "running"
-    assert wait_for(lambda: status(one, first.id) == "succeeded")
+    wait_for(lambda: status(one, first.id) == "succeeded")
     run.join(10)
 
 

@@ -15,9 +15,10 @@ import pytest
 import yaml
 from sqlalchemy import Engine
 
+from app.stack.ports import free_port
 from app.stack.spec import PROJECT_ROOT
 from tests.support.api_server import ApiServer, serving
-from tests.support.commands import command, free_port, wait_for_answer
+from tests.support.commands import command, wait_for_answer
 
 ALERTS = PROJECT_ROOT / "deploy/prometheus/alerts.yml"
 JOBS = 40

@@ -15,10 +15,11 @@ from typing import Any
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from sqlalchemy import Engine
 
+from app.stack.ports import free_port
 from app.stack.rabbitmq import EmbeddedRabbitMQ
 from app.stack.services import Running
 from loadtest.fakes.claude import FakeClaude
-from tests.support.commands import API, SCHEDULER, commands, free_port, wait_for_answer, worker
+from tests.support.commands import API, SCHEDULER, commands, wait_for_answer, worker
 from tests.support.otlp_receiver import OtlpReceiver, otlp_receiver
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"

@@ -14,12 +14,12 @@ from sqlalchemy import Engine
 from app import config
 from app.cli import cells, keys, tenants
 from app.config import Settings
+from app.stack.ports import free_port
 from app.tenants.changes import issue_key, keep_operator_key, revoke_key
 from app.tenants.directory import Directory
 from app.tenants.listing import read_tenant
 from app.tenants.tenant import PoolLimits, TenantProfile
 from models.store.session import open_engine
-from tests.support.commands import free_port
 from tests.support.database_fixture import DatabaseFixture
 
 

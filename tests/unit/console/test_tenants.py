@@ -27,7 +27,13 @@ NOW = datetime(2030, 1, 31, 12, 0, 30, tzinfo=UTC)
 
 
 def working(pool: str, tenant_id: int, weight: float | None = None, **more: object) -> Working:
-    fields: dict[str, object] = {"tier": "standard", "waits": True, "in_flight": 0, **more}
+    fields: dict[str, object] = {
+        "tier": "standard",
+        "share": 1.0,
+        "waits": True,
+        "in_flight": 0,
+        **more,
+    }
     return Working(pool=pool, tenant_id=tenant_id, weight=weight, **fields)  # type: ignore[arg-type]
 
 
@@ -38,6 +44,7 @@ MANY = st.lists(
         tenant_id=st.integers(1, 20),
         tier=st.sampled_from(["free", "standard", "pro", "enterprise"]),
         weight=st.none() | st.floats(0.1, 1e4),
+        share=st.floats(0.01, 1.0),
         waits=st.booleans(),
         in_flight=st.integers(0, 100),
     ),
@@ -62,6 +69,11 @@ def test_shares_of_a_pool_and_of_all_pools_add_up_to_one(those: list[Working]) -
 def test_shares_are_as_the_weights() -> None:
     shares = entitled_shares([working("medium", 1, 30.0), working("medium", 2)])
     assert shares == pytest.approx({("medium", 1): 0.75, ("medium", 2): 0.25})
+
+
+def test_of_a_tenant_in_several_cells_the_part_of_this_one_counts() -> None:
+    shares = entitled_shares([working("medium", 1, share=0.5), working("medium", 2)])
+    assert shares == pytest.approx({("medium", 1): 1 / 3, ("medium", 2): 2 / 3})
 
 
 def test_free_accounts_are_one_and_equal_inside() -> None:

@@ -18,7 +18,7 @@ from app.policy.forecast import (
     error_ratio,
     most_slots,
     predict_wait,
-    starts_per_second,
+    rates_of,
 )
 from app.policy.wait_reasons import Facts, WaitReason, explain, holding, not_before
 from app.reads.rivals import Rivals
@@ -274,8 +274,8 @@ def test_prediction_is_what_is_ahead_over_the_rate() -> None:
     assert expected(15, few) == pytest.approx(20 / 2.5), "that is no rate"
     moments = replace(measured, jobs=lasting(0.01), started_per_second=40.0)
     assert expected(15, moments) == pytest.approx(20 / 40.0), "500 a second cannot be started"
-    assert starts_per_second(BUSY) == pytest.approx(10 * 0.5 / 2.0)
-    assert starts_per_second(replace(BUSY, cap=2)) == pytest.approx(2 / 2.0)
+    assert rates_of(BUSY)[1] == pytest.approx(10 * 0.5 / 2.0)
+    assert rates_of(replace(BUSY, cap=2))[1] == pytest.approx(2 / 2.0)
     idle = replace(BUSY, in_flight=4, under_way=0)
     assert expected(2, idle) == 0.0, "half of six free slots"
     assert expected(3, idle) == pytest.approx(1 / 2.5)
@@ -290,7 +290,7 @@ def test_prediction_is_what_is_ahead_over_the_rate() -> None:
     ids=["slots that were idle are filled", "between two waves"],
 )
 def test_rate_that_is_not_steady_is_not_believed(flow: QueueFlow) -> None:
-    assert starts_per_second(flow) == starts_per_second(BUSY)
+    assert rates_of(flow)[1] == rates_of(BUSY)[1]
 
 
 @given(flows, st.integers(0, 10_000))
