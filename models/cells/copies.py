@@ -10,19 +10,26 @@ as a walk over all tenants takes, or as such a move.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
 
 from models.cells.moved_rows import SCHEDULES, put_schedules
 from models.cells.tenant_rows import API_KEYS, LIMITS, TENANTS, OwnRows, write_own_rows
+from models.store.errors import StateStoreError
 from models.store.row_copies import TextRow
 from models.store.session import connect, execute, fetch
 
-#: Tenants of one statement.
+logger = logging.getLogger(__name__)
+
+#: Tenants of one statement, and bytes of what their schedules have as payload; a tenant may have
+#: more than that alone.
 BATCH = 200
+BATCH_BYTES = 16 * 1_048_576
 
 #: What changes all the time is left out: a copy is written when something else has changed.
 UNSTEADY = {"tenants": ("changed_at",), "api_keys": ("last_used_at",)}
@@ -35,6 +42,10 @@ FIND_CHANGED = """
     ) AS changed
 """
 NEXT = f"SELECT id FROM tenants WHERE id > %(after)s ORDER BY id LIMIT {BATCH}"
+READ_SIZES = """
+    SELECT tenant_id, sum(octet_length(payload::text)) AS bytes FROM schedules
+    WHERE tenant_id = ANY (%(ids)s) GROUP BY tenant_id
+"""
 #: The registry's, so that all cells and their standbys go by one clock.
 READ_CLOCK = "SELECT clock_timestamp() AS now"
 #: Only of tenants whose first cell this is, only if something differs, and only over a copy that
@@ -95,12 +106,46 @@ def next_tenants(engine: Engine, after: int) -> list[int]:
     return [row.id for row in fetch(engine, NEXT, {"after": after})]
 
 
+def batches_of(engine: Engine, ids: Collection[int]) -> Iterator[list[int]]:
+    """The tenants in parts that fit into memory."""
+    sizes = {row.tenant_id: row.bytes for row in fetch(engine, READ_SIZES, {"ids": list(ids)})}
+    batch: list[int] = []
+    size = 0
+    for tenant_id in sorted(ids):
+        own = sizes.get(tenant_id, 0)
+        if batch and (len(batch) == BATCH or size + own > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(tenant_id)
+        size += own
+    if batch:
+        yield batch
+
+
 def copy_tenants(registry: Engine, cell: str, engine: Engine, ids: Collection[int]) -> int:
-    """Copy tenants of a cell to the registry; how many differed."""
-    if not ids:
+    """Copy tenants of a cell to the registry; how many differed.
+
+    One that the registry refuses keeps no other from being copied.
+    """
+    return sum(copy_batch(registry, cell, engine, batch) for batch in batches_of(engine, ids))
+
+
+def copy_batch(registry: Engine, cell: str, engine: Engine, ids: Sequence[int]) -> int:
+    try:
+        return write_copies(registry, cell, engine, ids)
+    except StateStoreError:
+        raise
+    except DBAPIError:
+        if len(ids) > 1:
+            return sum(copy_batch(registry, cell, engine, [each]) for each in ids)
+        logger.exception("tenant %d is not copied to the registry", *ids)
         return 0
+
+
+def write_copies(registry: Engine, cell: str, engine: Engine, ids: Sequence[int]) -> int:
+    """Read the tenants and write their copies, in a statement each."""
     [clock] = fetch(registry, READ_CLOCK)
-    copies = read_tenants(engine, sorted(ids))
+    copies = read_tenants(engine, ids)
     asked: dict[str, Any] = {
         "cell": cell,
         "read_at": clock.now,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from sqlalchemy import Engine
 
+from app.tenants.changes import create_tenant
+from app.tenants.terms import Change
 from models.cells import copies
 from models.cells.copies import copy_tenants, read_copy
 from tests.support.moving_cells import A, MovingCells
@@ -48,3 +52,39 @@ def test_tenants_are_copied_also_when_the_clock_of_the_registry_was_set_back(
     cells.execute("UPDATE tenant_copies SET copied_at = now() + interval '1 hour'")
     cells.cells[A].execute("UPDATE api_keys SET revoked_at = now()")
     assert copy_tenants(cells.registry, A, engine, [cells.tenant_id]) == 1
+
+
+def test_tenants_whose_schedules_are_large_are_copied_in_parts(
+    cells: MovingCells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Together they would not fit into the scheduler's memory."""
+    monkeypatch.setattr(copies, "BATCH_BYTES", 1_000)
+    monkeypatch.setattr(copies, "BATCH", 3)
+    for tenant_id, size in ((11, 600), (12, 300), (13, 300), (14, 5_000), (15, 1)):
+        cells.cells[A].execute(
+            "INSERT INTO schedules (id, tenant_id, name, cron, timezone, overlap, catch_up, type,"
+            " payload) VALUES (gen_random_uuid(), %s, 'large', '0 0 * * *', 'UTC', 'allow', 'none',"
+            " 'echo', to_json(repeat('x', %s)))",
+            tenant_id,
+            size - 2,  # the quotes
+        )
+    found = list(copies.batches_of(cells.databases.engine(A), range(11, 20)))
+    assert found == [[11, 12], [13], [14], [15, 16, 17], [18, 19]]
+
+
+def test_a_tenant_that_cannot_be_copied_keeps_no_other_from_it(
+    cells: MovingCells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, read = cells.databases.engine(A), copies.read_tenants
+    other = create_tenant(engine, "other", Change({})).id
+
+    def spoil(engine: Engine, ids: Sequence[int]) -> Any:
+        found = read(engine, ids)
+        if other in ids:
+            found["other"]["tenants"][0]["name"] = "\0"  # no text for jsonb
+        return found
+
+    monkeypatch.setattr(copies, "read_tenants", spoil)
+    assert copy_tenants(cells.registry, A, engine, [cells.tenant_id, other]) == 1
+    assert read_copy(cells.registry, "acme") is not None
+    assert read_copy(cells.registry, "other") is None

@@ -155,3 +155,20 @@ def test_one_locked_row_does_not_keep_the_others_from_being_handed_back(
         process.database.wait_until_waiting(2)  # the claim, and the last statement behind it
         rows = [process.database.job(held.claim.ref.id) for held in innocent]
     assert [(row.status, row.deferrals) for row in rows] == [("queued", 1)] * 3
+
+
+def test_a_locked_row_of_another_run_does_not_keep_the_rest_from_being_handed_back(
+    ending: Ending, engine: Engine
+) -> None:
+    process = ending.process
+    guilty, locked, *innocent = (
+        process.worker.slots.begin(one) for one in process.worker.slots.claim(process.refs(4))
+    )
+    with transaction(engine) as locking:
+        lock = "SELECT FROM jobs WHERE id = %s FOR UPDATE"
+        locking.exec_driver_sql(lock, (locked.claim.ref.id,))
+        ending.end(guilty)
+    statuses = [process.database.job(held.claim.ref.id).status for held in innocent]
+    assert statuses == ["queued"] * 2
+    assert process.database.job(guilty.claim.ref.id).status != "running"
+    assert process.database.job(locked.claim.ref.id).status == "running", "the reaper finds it"
