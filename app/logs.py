@@ -36,7 +36,7 @@ class PlainLines(logging.Formatter):
         self.converter = time.gmtime
 
     def format(self, record: logging.LogRecord) -> str:
-        first, *rest = seen(super().format(record)).split("\n")
+        first, *rest = visible(super().format(record)).split("\n")
         if hasattr(record, "job_id"):  # written by ``ctx.log``
             ids = ((name, getattr(record, name, None)) for name in OF_RECORDS)
             first += "".join(f" {name}={value}" for name, value in ids if value is not None)
@@ -72,7 +72,7 @@ class JsonLines(logging.Formatter):
             return orjson.dumps({name: text.decode() for name, text in encoded.items()}).decode()
 
 
-def seen(text: str) -> str:
+def visible(text: str) -> str:
     """The text with control characters as they are written in Python."""
     return _UNSEEN.sub(escaped, text)
 
@@ -103,7 +103,7 @@ def configure_logging(level: Any = None) -> None:
     logging.basicConfig(level=chosen, handlers=[handler], force=True)
     # Job logs are for their authors, whatever the level of the platform.
     logging.getLogger("fairline.job").setLevel(logging.INFO)
-    # Says that a pool was made anew, which each question to a cell that is away does.
+    # It logs that a pool of connections was made anew, at each request to a cell that is away.
     logging.getLogger("sqlalchemy.pool").setLevel(logging.WARNING)
 
 

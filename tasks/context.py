@@ -60,7 +60,10 @@ class JobContext:
             raise Cancelled
 
     def charge_tokens(self, tokens_in: int, tokens_out: int) -> None:
-        """Count tokens of a model towards the tenant's usage."""
+        """Add tokens of a model to the tenant's usage.
+
+        A worker counts whole tokens, none if it is less than 0, and at most 10¹² in a run.
+        """
         self.tokens = (self.tokens[0] + tokens_in, self.tokens[1] + tokens_out)
 
     def report_quota(self, reading: QuotaReading) -> None:

@@ -90,8 +90,8 @@ class WorkerProcess:
     retiring: mmap | None = None
     #: What a prefork parent shares with its children about their reports.
     children: ChildPresence | None = None
-    #: The process that Celery's signals are for: a prefork parent, or this one.
-    leader_pid: int = 0
+    #: The worker's main process, which gets Celery's signals: a prefork parent, or this one.
+    main_pid: int = 0
     #: Celery's part of that process.
     controller: Any = None
     #: Name of that parent; and Celery's name of the worker.
@@ -146,7 +146,7 @@ def _claim_at_once(request: Any = None, **_: Any) -> None:
 
 def event_dispatcher() -> Any:
     """Sends events to Flower; None in a prefork child, whose parent sends them."""
-    if os.getpid() != this.leader_pid:
+    if os.getpid() != this.main_pid:
         return None
     return getattr(getattr(this.controller, "consumer", None), "event_dispatcher", None)
 
@@ -171,7 +171,7 @@ def _begin_worker(sender: Any, **_: Any) -> None:
     for name in types_of(task_settings()):
         sender.app.tasks[name].backend = sender.app.backend
     this.retiring = mmap(-1, 1)
-    this.leader_pid, this.node, this.controller = os.getpid(), sender.hostname, sender
+    this.main_pid, this.node, this.controller = os.getpid(), sender.hostname, sender
     signal.signal(RETIRE, _retire)
     if "prefork" in str(sender.pool_cls):
         _prepare_parent(sender.app, sender.concurrency)
@@ -238,8 +238,8 @@ def _defer_unknown(message: Any = None, name: str = "", **_: Any) -> None:
 @worker_process_init.connect
 def _begin_prefork(**_: Any) -> None:
     """A prefork child is a worker with one slot."""
-    if os.getpid() != this.leader_pid:  # a solo pool runs in the worker itself
-        start_native(end_with_parent, this.leader_pid)
+    if os.getpid() != this.main_pid:  # a solo pool runs in the worker itself
+        start_native(end_with_parent, this.main_pid)
     try:
         worker = _begin(1)
         # Before its first claim, if the store answers: its parent knows it by its presence.
@@ -320,10 +320,10 @@ def _retire_all() -> None:
     been adopted by a process that must not be signalled; it ends without.
     """
     _retire()
-    if this.leader_pid in (os.getpid(), os.getppid()):
+    if this.main_pid in (os.getpid(), os.getppid()):
         logger.warning("draining, as requested")
         with suppress(ProcessLookupError):
-            os.kill(this.leader_pid, signal.SIGTERM)
+            os.kill(this.main_pid, signal.SIGTERM)
 
 
 @worker_shutting_down.connect

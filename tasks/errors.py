@@ -23,7 +23,7 @@ class Poison(JobError):
 
 
 class Snooze(JobError):
-    """Run the job again later, without using an attempt."""
+    """Run the job again after ``seconds``, at most a year, without using an attempt."""
 
     def __init__(self, seconds: float, message: str | None = None) -> None:
         super().__init__(message)

@@ -12,10 +12,10 @@ import time
 from typing import Any
 
 from celery.bootsteps import RUN
-from celery.worker import control
 from celery.worker.consumer import Consumer
 from celery.worker.state import maybe_shutdown
 
+from app.broker.control import refuse_commands
 from app.broker.node_order import try_last
 from app.broker.queues import note_refusal, queue_arguments, queues_with_other_arguments
 
@@ -30,19 +30,7 @@ ANSWER_SECONDS = 2.0
 #: reported once in so many.
 FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.1, 1.0
 TELL_ROUNDS = 60
-#: Celery's commands that end a task or keep one from starting. Its job would be neither cancelled
-#: nor run: its row says that it is in flight, and each further message for it would be dropped.
-REFUSED_COMMANDS = ("revoke", "revoke_by_stamped_headers", "terminate")
 QUORUM = {"x-queue-type": "quorum"}
-
-
-def refuse_command(state: Any, *args: Any, **given: Any) -> Any:
-    """Answers a command that this worker does not obey."""
-    return control.nok("Nothing was done. Cancel the job: DELETE /jobs/{id}, or in the console.")
-
-
-for command in REFUSED_COMMANDS:
-    control.Panel.data[command] = refuse_command
 
 
 class JobConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
@@ -54,6 +42,10 @@ class JobConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
         default_steps = tuple(
             step for step in Consumer.Blueprint.default_steps if "DelayedDelivery" not in step
         )
+
+    def __init__(self, *args: Any, **given: Any) -> None:
+        refuse_commands()
+        super().__init__(*args, **given)
 
     def connect(self) -> Any:
         """Heartbeats on this connection, and on no other one."""

@@ -1,4 +1,4 @@
-"""Celery's remote control, with a queue of its own for each connection of a worker.
+"""Celery's remote control: a queue of its own for each connection of a worker, and no revoking.
 
 The queue is exclusive. One whose node was lost may stay locked until that node is back, because
 RabbitMQ does not always remove it; a worker that declares the same name would wait for it.
@@ -6,12 +6,18 @@ RabbitMQ does not always remove it; a worker that declares the same name would w
 
 from __future__ import annotations
 
+from typing import Any
+
 from celery.app.control import Control
 from kombu import Queue
 from kombu.pidbox import Mailbox
 
 from app.config import settings
 from models.jobs.ids import new_id
+
+#: Commands that end a task or keep one from starting. Its job would be neither cancelled nor run:
+#: its row says that it is in flight, and each further message for it would be dropped.
+REFUSED_COMMANDS = ("revoke", "revoke_by_stamped_headers", "terminate")
 
 
 class JobMailbox(Mailbox):
@@ -28,3 +34,16 @@ class JobControl(Control):  # type: ignore[misc]  # Celery has no types
     """Named by ``app/celery.py``."""
 
     Mailbox = JobMailbox
+
+
+def refuse_commands() -> None:
+    """Let this worker refuse what would leave a job neither cancelled nor run."""
+    from celery.worker.control import Panel  # only workers have it
+
+    for name in REFUSED_COMMANDS:
+        Panel.data[name] = refuse
+
+
+def refuse(state: Any, *args: Any, **given: Any) -> Any:
+    """Answer a command that is not obeyed."""
+    return {"error": "Nothing was done. Cancel the job: DELETE /jobs/{id}, or in the console."}

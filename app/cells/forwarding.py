@@ -1,4 +1,4 @@
-"""Helpers of the router, for sending a request to a cell or refusing it.
+"""Sending a request to one of several cells, or refusing it: helpers of ``router.py``.
 
 The cell of a submission, bodies that can be sent again, the cookie that names a cell, refusals.
 """

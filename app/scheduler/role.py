@@ -83,8 +83,9 @@ class TimedRole:
 
     def put_off(self, *, again: bool = False) -> None:
         """For the reaper, when a statement was not taken: whatever held it up may have kept workers
-        from renewing their leases, and they get a moment. Once between two turns, unless ``again``:
-        a role that waits for a lock again and again does not keep it from reaping."""
+        from renewing their leases, and they get a moment. Only once between two of its turns: a
+        role that fails again and again must not stop it. ``again``: anyhow, as long as the state
+        store is away."""
         if again or not self.was_put_off:
             self.was_put_off = True
             self.not_before = time.monotonic() + REAP_PAUSE_SECONDS

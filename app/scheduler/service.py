@@ -279,8 +279,8 @@ class SchedulerService:
                 away = False
             except StateStoreError as error:
                 stop.wait(AWAY_SECONDS)
-                # Workers come back too: let them renew their leases and settle their jobs. A role
-                # that fails alone, every other turn, does not keep the reaper from its own.
+                # Workers come back too: let them renew their leases and settle their jobs. At a
+                # second failure in a row: a role that fails every other turn must not stop it.
                 self._reaping.put_off(again=away)
                 if not away:
                     logger.warning("the state store is unavailable: %s", error)

@@ -27,11 +27,11 @@ from gunicorn.http.body import Body, LengthReader
 from gunicorn.http.errors import NoMoreData
 from gunicorn.http.message import MAX_HEADERS, MAX_REQUEST_LINE, HeaderPolicy, Request
 from gunicorn.http.parser import RequestParser
-from gunicorn.http.unreader import SocketUnreader
 from gunicorn.workers import ggevent
 
 from app.api.http.complete_body import CompleteBody
 from app.log_ids import current_request
+from app.server.body_reader import MOST_UNREAD_BYTES, PIECE_BYTES, FairUnreader
 from app.server.connections import ClientSocket, Connections, bound_unsent, refuse
 from app.server.request import HeadLimits, PlainRequest, read_plain
 from app.server.response import HttpResponse
@@ -50,10 +50,6 @@ SWEEP_SECONDS = 1.0
 #: When the process stops, connections idle for longer are closed. Others may be about to send a
 #: request; the answer tells them to use another connection next.
 STOP_IDLE_SECONDS = 1.0
-#: Largest piece of a body.
-PIECE_BYTES = 65_536
-#: Of a body that the application has not read; after more of it the connection is closed.
-MOST_UNREAD_BYTES = 16 * 1_048_576
 #: Errors of connections that the client has closed.
 GONE = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF)
 
@@ -207,19 +203,6 @@ class LeanWorker(ggevent.GeventWorker):  # type: ignore[misc]  # no stubs
                         client.shutdown(socket.SHUT_RD)
 
 
-class FairUnreader(SocketUnreader):  # type: ignore[misc]  # no stubs
-    """Reads from a socket that always has more without holding up other connections."""
-
-    #: Each read of a part copies what is left of the piece.
-    max_body_chunk = PIECE_BYTES
-
-    def chunk(self, size_hint: int | None = None) -> bytes:
-        """The next piece, after others have had their turn."""
-        gevent.sleep(0)
-        piece: bytes = super().chunk(size_hint)
-        return piece
-
-
 class Serving:
     """One connection being served."""
 
@@ -294,7 +277,7 @@ class Serving:
             return None
         return data[end:] if body is None else self._rest(body, unreader)
 
-    def _rest(self, body: Body, unreader: SocketUnreader) -> bytes | None:
+    def _rest(self, body: Body, unreader: FairUnreader) -> bytes | None:
         """The bytes after a body that was not read completely; None to close the connection."""
         ended, left = False, MOST_UNREAD_BYTES
         with self._worker.timeout_ctx():

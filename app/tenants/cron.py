@@ -37,7 +37,7 @@ SHADOW = timedelta(hours=3)
 MINUTE = timedelta(minutes=1)
 #: No zone differs from itself by more.
 LARGEST_SHIFT = timedelta(days=2)
-#: How far a tick is looked for, as by CronSim.
+#: A tick is searched for so many years ahead; CronSim itself stops after as many.
 MOST_YEARS = 50
 LONGEST_YEAR = timedelta(days=366)
 #: Names of files beside the zones: the server's own clock, no clock, and copies of all zones.
@@ -138,7 +138,7 @@ def next_shown(rule: Rule, start: datetime, after: datetime) -> datetime | None:
     last = start + MOST_YEARS * LONGEST_YEAR
     for shown in CronSim(rule.cron, start - put_back(after, rule.zone)):
         if shown > last:
-            break  # all that came were hours that the clock leaves out
+            break  # all so far fall into hours that the clock skips
         if not happens(shown, rule.zone):
             continue
         first, second = (moment_of(shown, rule.zone, fold) for fold in (0, 1))

@@ -26,8 +26,7 @@ from models.store.session import connect, execute, fetch
 
 logger = logging.getLogger(__name__)
 
-#: Tenants of one statement, and bytes of what their schedules have as payload; a tenant may have
-#: more than that alone.
+#: Tenants of one statement, and bytes of their schedules' payloads, unless one has more alone.
 BATCH = 200
 BATCH_BYTES = 16 * 1_048_576
 
@@ -131,6 +130,7 @@ def copy_tenants(registry: Engine, cell: str, engine: Engine, ids: Collection[in
 
 
 def copy_batch(registry: Engine, cell: str, engine: Engine, ids: Sequence[int]) -> int:
+    """Copy these tenants; if the registry refuses them, each alone."""
     try:
         return write_copies(registry, cell, engine, ids)
     except StateStoreError:

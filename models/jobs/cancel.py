@@ -39,7 +39,7 @@ READ_STATUS = """
     SELECT status::text AS status, cancel_requested_at FROM jobs
     WHERE id = %(id)s::uuid AND tenant_id = %(tenant)s
 """
-#: Status as text from here on: see CLAIM.
+#: Status as text from here on: see CLAIM in claim.py.
 CANCEL_SEVERAL = f"""
     WITH chosen AS (
         SELECT id FROM jobs WHERE id = ANY (%(ids)s::uuid[]) AND status::text {NOT_ENDED}

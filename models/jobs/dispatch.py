@@ -61,7 +61,7 @@ WALK_STRETCH = """
 def mark_statement(condition: str, walk: str, arrays: str = "", columns: str = "") -> str:
     """Inside a tenant higher priority first, then first in, first out, across its lanes.
 
-    Status as text in the update: see CLAIM.
+    Status as text in the update: see CLAIM in claim.py.
     """
     return f"""
     WITH candidate AS (

@@ -48,7 +48,7 @@ REQUEST_COPIES = """
     WHERE resubmitted_from = %(id)s::uuid AND tenant_id = %(tenant)s
     ON CONFLICT (id) DO NOTHING
 """
-#: The blob of a payload is named until the row is removed. Status as text: see CLAIM.
+#: The blob of a payload is named until the row is removed. Status as text: see CLAIM in claim.py.
 STOP = f"""
     {UPDATE}, payload = 'null', progress = NULL, result = NULL, error_message = NULL
     WHERE job.id = %(id)s::uuid AND job.status::text {NOT_ENDED}

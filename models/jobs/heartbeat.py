@@ -24,7 +24,7 @@ UNLOCKED = """unlocked AS MATERIALIZED (
 #: A lease is renewed after a third of it. By the clock that ends it, which may jump.
 DUE = f"job.lease_expires_at < now() + {lease_interval_sql('job.pool')} * (2.0 / 3.0)"
 #: Each lease that is still held, and whether it is renewed, if it was due; if not, its row is
-#: locked. Status as text: see CLAIM.
+#: locked. Status as text: see CLAIM in claim.py.
 BEAT = f"""
     WITH due AS MATERIALIZED (
         SELECT job.id FROM jobs AS job WHERE job.id = ANY (%(ids)s::uuid[]) AND {DUE}

@@ -24,7 +24,7 @@ FIND_DUE = f"SELECT pool.name FROM {FIRST_SCHEDULED} WHERE first.execute_at <= n
 #: Promotes until ``room`` jobs of the pool can be dispatched, of at most ``most`` that are due.
 #: What would be held back in the queue takes no room: it is promoted as it comes, or the jobs
 #: behind it would wait for a dependency that they do not need.
-#: Status as text in the update: see CLAIM. ``condition``: that of the role which promotes.
+#: Status as text in the update: see CLAIM in claim.py. ``condition``: the role's own.
 PROMOTE_IF = """
     WITH due AS (
         SELECT id, execute_at, dependency = ANY (%(lanes)s::text[])

@@ -17,7 +17,7 @@ from models.jobs.dispatch import Dispatch
 from models.store.session import execute
 
 #: A message that was never sent: back to its place in the queue.
-#: Status as text: see CLAIM.
+#: Status as text: see CLAIM in claim.py.
 RELEASE = f"""
     UPDATE jobs AS job
     SET status = 'queued', lease_expires_at = NULL

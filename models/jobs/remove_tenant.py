@@ -23,7 +23,7 @@ FIND_DELETED = f"""
     ORDER BY deleted_at LIMIT 1
 """
 #: The first jobs of the tenant, but for runs that are being stopped: those are waited for. Rows
-#: that somebody has locked are left to the next batch. Status as text: see CLAIM.
+#: that somebody has locked are left to the next batch. Status as text: see CLAIM in claim.py.
 CHOSEN = f"""
         SELECT id FROM jobs
         WHERE tenant_id = %(tenant)s

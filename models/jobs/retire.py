@@ -26,7 +26,7 @@ OLDEST_KEPT = id_of_age("least(%(finished)s, %(dead)s)")
 #: Looks at the next batch after ``cursor``. Returns how many it looked at, the last of them, how
 #: many it removed, and their blobs, which no row names any more.
 #: A job that is replayed at this moment is no longer dead when its row is locked, and stays.
-#: Status as text: see CLAIM.
+#: Status as text: see CLAIM in claim.py.
 RETIRE_JOBS = f"""
     WITH page AS (
         SELECT id FROM jobs

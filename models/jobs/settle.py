@@ -31,7 +31,7 @@ from models.store.session import connect, transaction
 FINAL = """CASE WHEN job.cancel_requested_at IS NOT NULL AND ending.status <> 'succeeded'
             THEN 'cancelled'::job_status ELSE ending.status END"""
 
-#: Status as text: see CLAIM.
+#: Status as text: see CLAIM in claim.py.
 SETTLE = f"""
     UPDATE jobs AS job
     SET status = {FINAL},

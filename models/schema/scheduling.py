@@ -1,4 +1,4 @@
-"""What the scheduler keeps: express lanes, arrivals, shares, predictions, recurring jobs."""
+"""Tables of the scheduler: express lanes, arrivals, shares, predictions, replays, schedules."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Arrival(
 
 
 class Share(Base, table="shares", fillfactor=50, autovacuum_vacuum_threshold=200):
-    """How far a tenant's fair share has come in a pool; tenant 0 is the pool's virtual time."""
+    """A tenant's pass in a pool, for the next leader; tenant 0 has the pool's virtual time."""
 
     tenant_id: Mapped[int] = mapped_column(primary_key=True)
     pool: Mapped[str] = mapped_column(primary_key=True)

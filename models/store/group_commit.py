@@ -135,7 +135,8 @@ class GroupCommit(Generic[Item, Result]):
                 self._writer = threading.Thread(target=self._run, name=self._name, daemon=True)
                 try:
                     self._writer.start()
-                except BaseException:  # no memory: the next writer is not to write it
+                except BaseException:
+                    # No memory: the caller gets the error, so the item is not to be written.
                     self._waiting.pop()
                     self._writer = None
                     raise
@@ -171,7 +172,7 @@ class GroupCommit(Generic[Item, Result]):
             size, began = len(tickets), time.monotonic()
             try:
                 self._settle(tickets)
-            except BaseException as error:  # no memory, even to try: the next item starts a writer
+            except BaseException as error:  # no memory, say: the next item starts another writer
                 for ticket in tickets:
                     ticket.error = error
                 raise

@@ -32,7 +32,8 @@ KEEP_AT_MOST_SECONDS = 20.0
 #: One that has been used less often is kept for so long.
 FEW_USES = 20
 MOST_SECONDS = 60.0
-#: Statements of a connection: those of settling are as many as types end together.
+#: Statements that stay prepared on a connection; of more, the oldest is dropped. There is one for
+#: settling each combination of types whose jobs end together.
 MOST_PREPARED = 100
 PARAMETER = re.compile(r"%\((\w+)\)s")
 #: For statements that do not wait for somebody's lock, as others wait for their connection.

@@ -1,7 +1,7 @@
-"""Rows that are read in one database and inserted into another, each column as its text.
+"""Rows that are read in one database and inserted into another, as when a tenant moves.
 
-PostgreSQL reads the text of a value back as the same value, whatever its type: JSON keeps its
-spelling, a floating-point number its last bit. Python looks into none of them.
+Each column as its text, which PostgreSQL reads back as the same value, whatever its type: JSON
+keeps its spelling, a floating-point number its last bit. Python looks into none of them.
 """
 
 from __future__ import annotations
@@ -89,12 +89,12 @@ class CopiedTable:
 
     @property
     def columns(self) -> str:
-        """Their names, as a list of SQL."""
+        """The names of the columns, with commas, for SQL."""
         return quoted(self.types)
 
     @property
     def texts(self) -> str:
-        """Their values as texts, to be selected."""
+        """The columns as texts, for a SELECT."""
         return ", ".join(f'{self.name}."{name}"::text AS "{name}"' for name in self.types)
 
     @property

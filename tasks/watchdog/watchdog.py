@@ -18,6 +18,7 @@ Until then another process keeps the presence, see :mod:`tasks.watchdog.presence
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -70,7 +71,8 @@ REST_SECONDS = 1.0
 GRACE_SECONDS = 2.0
 #: … if it blocks the others meanwhile: their leases expire.
 BLOCKING_GRACE_SECONDS = 0.5
-#: For runs that end with their process without a fault of theirs: each takes some milliseconds.
+#: Statements, at most, that hand back the other runs of a process that ends: each takes some
+#: milliseconds. One for each run, if there are no more of them.
 MOST_STATEMENTS = 50
 #: How long to try to renew the leases, or the presence.
 RENEWAL_SECONDS = 2.0
@@ -309,7 +311,7 @@ class Watchdog:
         # Several statements: an ending that cannot be written, or whose row is locked, is not the
         # others' fault.
         alone = f"{SHORT_LOCK_WAIT} {with_logs(settle_statement(()))}"
-        size = max(1, len(innocent) // MOST_STATEMENTS)
+        size = max(1, math.ceil(len(innocent) / MOST_STATEMENTS))
         return [
             # Without projections: none has a result, and one that fails would stop the rest.
             (with_logs(settle_statement([COUNT_KILLS])), settled(worker.name, violators)),

@@ -99,7 +99,7 @@ class Heartbeat:
             ledger.release(held.claim)
 
     def beat_if_late(self) -> None:
-        """Renew now if the regular one is stuck behind statements that are slow or keep failing."""
+        """Renew now if the regular heartbeat is late: stuck behind slow statements, or failing."""
         late = time.monotonic() - self._beaten >= PRESENCE_SECONDS
         if late and self._pulse is not None and not self._stop.is_set():
             self._renew()
@@ -110,7 +110,7 @@ class Heartbeat:
         self._exchange()
 
     def _renew(self) -> None:
-        """The presence, the leases, and which runs have begun."""
+        """Renew the presence and the leases, and note which runs have begun."""
         announced = announce(self._engine, self._presence())
         if announced is not None:
             self.note_announced()
@@ -221,7 +221,7 @@ class Heartbeat:
                     held.progress_written = False
 
     def _write_reports(self, reports: Sequence[RunReport]) -> set[JobRef]:
-        """Whose were written; one that the database refuses is dropped, and costs no other."""
+        """Runs whose reports are written, or refused by the database: those are not sent again."""
         try:
             return report(self._engine, self._slots.name, reports)
         except StateStoreUnavailable:

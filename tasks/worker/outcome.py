@@ -102,7 +102,7 @@ def outcome_of(error: BaseException) -> Outcome:
 
 
 def seconds_of(said: float) -> float:
-    """Seconds that a job or a dependency named, as a row can keep them; NaN is none."""
+    """Seconds that a job or a dependency named, from 0 to a year; NaN counts as 0."""
     return max(0.0, min(float(said), MOST_WAIT_SECONDS))
 
 

@@ -56,7 +56,8 @@ def execute(
 ) -> dict[str, Ending]:
     """Message → claim. Returns when all its jobs have ended; results may still be unwritten.
 
-    How the runs of this worker ended, by job: nothing of those that were lost or already done.
+    How the runs of this worker ended, by job: nothing of those that were lost, already
+    done, or could not be settled.
     """
     endings: dict[str, Ending] = {}
     slots = worker.slots
@@ -128,7 +129,7 @@ def run_batch(
 def execute_claim(claim: Claim, worker: Worker, parent_span: object = None) -> Ending | None:
     """Claim → run → decide → settle; ``parent_span`` is that of the job's message.
 
-    The ending, if the claim was not lost.
+    The ending; None if the claim was lost, or if that failed: then its lease expires.
     """
     bound = current_claim.set(claim)  # for log lines
     try:

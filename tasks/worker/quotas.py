@@ -176,7 +176,10 @@ class QuotaTracker:
 
 
 def write_news(engine: Engine, news: Mapping[str, News], now: float) -> None:
-    """Add to the table. What it refuses is dropped: endings are written after it."""
+    """Add the news to the table.
+
+    News of a dependency that it refuses are dropped: an error would hold up the endings after them.
+    """
     try:
         with connect(engine) as connection:
             connection.exec_driver_sql(WRITE, parameters(news, now))

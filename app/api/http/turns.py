@@ -1,4 +1,6 @@
-"""Lists and exports take turns: a tenant that reads without a pause leaves time to the others.
+"""Long requests of a tenant (lists, exports, ``/wait``, replays) take turns in each process.
+
+So a tenant that sends them without a pause leaves time to the others.
 
 A process serves one request at a time between two waits. A page of 500 jobs takes 10 ms, and as
 many connections as ask for one would be served before a poll that came after them.

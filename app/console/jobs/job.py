@@ -22,7 +22,7 @@ from app.console.formatting import SHOWN_CHARACTERS, pretty
 from app.console.jobs.timeline import is_discarded, timeline
 from app.console.page import PageRequest, find_row, live_page, route
 from app.errors import BlobStoreUnavailable, ContentUnreadable, NotFound
-from app.logs import INDENT, seen
+from app.logs import INDENT, visible
 from app.policy.wait_reasons import ABOUT_TENANT, TO_TENANT, Voice, WaitReason
 from app.reads.contents import (
     readable_error,
@@ -172,7 +172,7 @@ def shown_log(log: Row[Any], job: SimpleNamespace) -> dict[str, Any]:
     lines = readable_log(log.log, job.tenant_id, job.id, log.written_at)
     traceback = readable_traceback(log.traceback, job.tenant_id, job.id)
     text = "\n".join(
-        f"{one['at']} {one['level'].upper()} {seen(one['message'])}".replace("\n", f"\n{INDENT}")
+        f"{one['at']} {one['level'].upper()} {visible(one['message'])}".replace("\n", f"\n{INDENT}")
         for one in lines
     )
     return {"lines": len(lines), "text": text, "dropped": log.dropped, "traceback": traceback}

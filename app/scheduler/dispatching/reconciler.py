@@ -27,8 +27,8 @@ from models.store.arrays import plain_array, text_array
 from models.store.prepared import PreparedStatement
 
 RECONCILE_SECONDS = 1.0
-#: With very many active tenants it pauses this many times as long as it took.
-LEAST_PAUSE = 20.0
+#: After a turn it pauses so many times as long as that took, if there are very many tenants.
+PAUSE_FACTOR = 20.0
 #: Smooths a tenant's rate of starts over a few seconds.
 RATE_SMOOTHING = 0.2
 
@@ -125,7 +125,7 @@ class ShareReconciler(RoleQueries):
             queue.started.clear()
             queue.contended = False
         self._rates = {key: rate for key, rate in self._rates.items() if key in charges}
-        self._due = now + LEAST_PAUSE * (time.monotonic() - begin)
+        self._due = now + PAUSE_FACTOR * (time.monotonic() - begin)
         return 0
 
     def _read_charges(self, now: float) -> tuple[dict[tuple[str, int], Charges], date]:

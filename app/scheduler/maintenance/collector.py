@@ -18,8 +18,9 @@ an empty blob for each, its cell mark (`cells/3`).
 from __future__ import annotations
 
 import logging
+import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
@@ -40,8 +41,8 @@ logger = logging.getLogger(__name__)
 
 BATCH = 200
 OLD_SECONDS = 3600.0
-#: So many in a row that cannot be deleted, and the rest of the batch waits for the next pass: each
-#: may take as long as the store's time limit.
+#: After so many failures in a row the rest of a batch is left to the next pass, which has another
+#: order: each may take as long as the store's time limit.
 MOST_FAILURES = 3
 #: Pause between two passes.
 PASS_SECONDS = 300.0
@@ -177,15 +178,15 @@ class Collector(RoleQueries):
             self._kept_because = reason
             return
         self._kept_because = ""
-        deleted = self._delete(orphans)
+        deleted = self._delete(list(orphans))
         if deleted:
             logger.info("deleted %d blobs that no row references", deleted)
 
-    def _delete(self, keys: Iterable[str]) -> int:
-        """Delete blobs; how many. One that cannot be deleted keeps no other from it, and the pass
-        goes on: it counts what tenants have."""
+    def _delete(self, keys: Sequence[str]) -> int:
+        """Delete blobs; how many. One that cannot be deleted is passed over: others can be, and
+        the pass has still to count what tenants have."""
         deleted = failed = 0
-        for key in keys:
+        for key in random.sample(keys, len(keys)):
             try:
                 self._blobs.delete(key)
                 deleted, failed, self._logged = deleted + 1, 0, False

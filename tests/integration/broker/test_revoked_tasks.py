@@ -10,7 +10,7 @@ import kombu
 import pytest
 from celery import Celery
 
-from app.broker.consumer import REFUSED_COMMANDS
+from app.broker.control import REFUSED_COMMANDS
 from app.broker.queues import job_queue
 from app.stack.rabbitmq import EmbeddedRabbitMQ
 from app.stack.services import Running

@@ -156,10 +156,10 @@ def test_a_change_that_could_not_be_read_is_read_again(
     if change == "throttle":
         throttle(database, acme)
     else:
-        # Half a minute ago, and changes were last read a minute ago.
         database.execute(
             "INSERT INTO tenant_limits (tenant_id, pool, in_flight) VALUES (%s, 'medium', 1)", acme
         )
+    # It changed half a minute ago, and changes were last read a minute ago.
     ago = "UPDATE tenants SET changed_at = now() - interval '30 seconds' WHERE id = %s"
     database.execute(ago, acme)
     assert queues._changed_at is not None

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.server.worker import MOST_UNREAD_BYTES
+from app.server.body_reader import MOST_UNREAD_BYTES
 from tests.integration.server.test_master import NOWHERE
 from tests.support.api_server import ApiServer, serving
 
-#: Before the limit is reached.
+#: Connections that send at the same time.
 FLOODS = 4
 PIECE = b"x" * 1_048_576
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: fairline\r\n"

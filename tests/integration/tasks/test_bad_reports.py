@@ -28,7 +28,7 @@ from tests.support.waiting import wait_for
 SOON: Any = "soon"
 
 
-class Untold(Exception):
+class Unreadable(Exception):
     """An error whose attributes cannot be read."""
 
     @property
@@ -129,7 +129,7 @@ def raising(error: Callable[[], BaseException]) -> Callable[..., None]:
         (lambda: DependencyFailure("disk", retry_after=SOON), "scheduled"),
         (lambda: DependencyFailure("disk", retry_after=math.nan), "scheduled"),
         (lambda: QuotaSpent("disk", retry_after=10**400), "scheduled"),
-        (Untold, "scheduled"),
+        (Unreadable, "scheduled"),
     ],
 )
 def test_whatever_is_raised_becomes_an_ending(
@@ -163,7 +163,9 @@ def test_a_run_that_cannot_be_settled_is_left_to_its_lease(
     assert not fixture.worker.slots.held(), "nobody renews its lease"
 
 
-def test_news_of_one_quota_that_are_refused_cost_no_other_its_news(fixture: OneWorker) -> None:
+def test_a_quota_that_the_table_refuses_does_not_keep_others_from_being_written(
+    fixture: OneWorker,
+) -> None:
     tracker = QuotaTracker(["bad", "good"])
     for name in ("bad", "good"):
         tracker.refuse(name, 30.0, 0.0)
@@ -171,7 +173,7 @@ def test_news_of_one_quota_that_are_refused_cost_no_other_its_news(fixture: OneW
     tracker.write(fixture.database.engine, 0.0)
     [row] = fixture.database.query("SELECT dependency, refused FROM quotas")
     assert (row.dependency, row.refused) == ("good", 1)
-    assert not tracker.due(10.0), "what is refused once is refused again"
+    assert not tracker.due(10.0), "refused news are sent again"
 
 
 def test_a_statement_of_an_emergency_that_fails_keeps_no_other_from_being_written(
