@@ -98,6 +98,9 @@ REQUEST_DRAIN = f"""
 #: Names of the processes that a worker has forked.
 FORKED = "SELECT name FROM processes WHERE parent = %(parent)s"
 LEAVE = "DELETE FROM processes WHERE name = %(name)s"
+#: A process that is silent is lost after some seconds, one that has left when its leases expire.
+LEAVE_WITHOUT_RUNS = f"""{LEAVE} AND NOT EXISTS (
+        SELECT FROM jobs WHERE worker = %(name)s AND status = 'running')"""
 #: Workers that were lost count as recycled, in the first of their pools (``joined``).
 LOST_NAME = "split_part(coalesce(pools[1], '?'), '.', 1) || ':lost'"
 #: Processes that have been silent for long.

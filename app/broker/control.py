@@ -16,8 +16,9 @@ from app.config import settings
 from models.jobs.ids import new_id
 
 #: Commands that end a task or keep one from starting. Its job would be neither cancelled nor run:
-#: its row says that it is in flight, and each further message for it would be dropped.
-REFUSED_COMMANDS = ("revoke", "revoke_by_stamped_headers", "terminate")
+#: its row says that it is in flight, and each further message for it would be dropped. The time
+#: limits of a task are those of its type, and of the process around it.
+REFUSED_COMMANDS = ("revoke", "revoke_by_stamped_headers", "terminate", "time_limit")
 
 
 class JobMailbox(Mailbox):
@@ -46,4 +47,4 @@ def refuse_commands() -> None:
 
 def refuse(state: Any, *args: Any, **given: Any) -> Any:
     """Answer a command that is not obeyed."""
-    return {"error": "Nothing was done. Cancel the job: DELETE /jobs/{id}, or in the console."}
+    return {"error": "Nothing was done. Jobs are cancelled by DELETE /jobs/{id}, or in the console"}

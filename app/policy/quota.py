@@ -143,6 +143,8 @@ class QuotaPacer:
         #: Tokens of a call in the mean, in and out.
         self._tokens: tuple[float, float] | None = None
         self._totals: tuple[int, float, float] | None = None
+        #: The highest limits that were in force, per minute.
+        self._largest: dict[str, float] = {}
         #: (time, jobs dispatched), as far back as a reading may be.
         self._spent: deque[tuple[float, int]] = deque()
 
@@ -152,14 +154,9 @@ class QuotaPacer:
         closed = quota.closed_seconds
         self._opens_at = None if closed is None else now + closed + OPENING_SECONDS
         limits = quota.limits()
-        if self._tokens is not None:
-            # The dependency lets no call through that costs more than a minute brings, so a report
-            # that says so is wrong. Believed, it would let no other call through to correct it.
-            most = [
-                min(limits.get(kind, math.inf), limits.get("tokens", math.inf))
-                for kind in ("tokens_in", "tokens_out")
-            ]
-            self._tokens = (min(self._tokens[0], most[0]), min(self._tokens[1], most[1]))
+        for kind, limit in limits.items():
+            self._largest[kind] = max(limit, self._largest.get(kind, 0.0))
+        self._bound_costs()
         rates = {kind: limit * MARGIN / 60.0 for kind, limit in limits.items()}
         if not rates and self._opens_at is not None and now < self._opens_at + RAMP_SECONDS:
             rates[_OPENING] = 1.0
@@ -222,6 +219,15 @@ class QuotaPacer:
             keep * old[0] + (1.0 - keep) * tokens_in / calls,
             keep * old[1] + (1.0 - keep) * tokens_out / calls,
         )
+
+    def _bound_costs(self) -> None:
+        """A dependency lets no call through that costs more than a minute of its limit, so a report
+        that says so is wrong. Believed, it would let no other call through to correct it."""
+        if self._tokens is not None:
+            both = self._largest.get("tokens", math.inf)
+            most_in = max(UNSEEN_TOKENS_IN, min(both, self._largest.get("tokens_in", math.inf)))
+            most_out = max(UNSEEN_TOKENS_OUT, min(both, self._largest.get("tokens_out", math.inf)))
+            self._tokens = min(self._tokens[0], most_in), min(self._tokens[1], most_out)
 
     def _set_rate(self, kind: str, rate: float, now: float) -> None:
         bucket = self._buckets[kind]

@@ -80,6 +80,8 @@ class TimedRole:
     found_at: float = -1.0
     #: It was put off, and has had no turn since.
     was_put_off: bool = False
+    #: When its last turn began.
+    turn_at: float = 0.0
 
     def put_off(self, *, again: bool = False) -> None:
         """For the reaper, when a statement was not taken: whatever held it up may have kept workers
@@ -117,7 +119,7 @@ def run_due(
         if now < timed.due or not (timed.always or leader.epoch):
             continue
         timed.due = now + timed.every_seconds
-        timed.was_put_off = False
+        timed.was_put_off, timed.turn_at = False, time.monotonic()
         try:
             began = time.monotonic()
             touched += (rows := timed.role.run_once(now))

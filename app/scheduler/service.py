@@ -80,6 +80,8 @@ CALM_SECONDS = 10.0
 #: Pause while the state store is unavailable.
 AWAY_SECONDS = 0.5
 DAY_SECONDS = 86_400.0
+#: How long single failures may put off the reaper, together.
+MOST_PUT_OFF_SECONDS = 30.0
 #: Counts are written this often.
 COUNT_SECONDS = 2.0
 #: Roles that add up counts of tenants pause so many times as long as that took.
@@ -279,9 +281,10 @@ class SchedulerService:
                 away = False
             except StateStoreError as error:
                 stop.wait(AWAY_SECONDS)
-                # Workers come back too: let them renew their leases and settle their jobs. At a
-                # second failure in a row: a role that fails every other turn must not stop it.
-                self._reaping.put_off(again=away)
+                # Workers come back too: let them renew their leases and settle their jobs. Not for
+                # ever: a role that fails every other turn must not stop the reaper.
+                waits = time.monotonic() - self._reaping.turn_at
+                self._reaping.put_off(again=away or waits < MOST_PUT_OFF_SECONDS)
                 if not away:
                     logger.warning("the state store is unavailable: %s", error)
                 away = True

@@ -18,7 +18,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
 
 from models.store.errors import StatementTooSlow, StateStoreUnavailable
 from models.store.ticket import Ticket
@@ -130,13 +131,12 @@ class GroupCommit(Generic[Item, Result]):
                 raise StateStoreUnavailable(f"{self._name} is closed.")
             self._waiting.append(ticket)
             self._awaited = self._awaited or awaited
-            if self._writer is None or not self._writer.is_alive():
+            if self._writer is None:
                 # Started late, so that a process forks before it has threads.
                 self._writer = threading.Thread(target=self._run, name=self._name, daemon=True)
                 try:
                     self._writer.start()
-                except BaseException:
-                    # No memory: the caller gets the error, so the item is not to be written.
+                except BaseException:  # the caller gets it, so the item is not to be written
                     self._waiting.pop()
                     self._writer = None
                     raise
@@ -165,22 +165,37 @@ class GroupCommit(Generic[Item, Result]):
             self._asleep = self._resting = False
 
     def _run(self) -> None:
-        while (tickets := self._take_group()) is not None:
-            if not tickets:
-                self._wake.acquire(timeout=LOCKED_SECONDS if self._aside else -1)
-                continue
-            size, began = len(tickets), time.monotonic()
+        taken: list[Ticket[Item, Result]] = []
+        while True:
             try:
-                self._settle(tickets)
-            except BaseException as error:  # no memory, say: the next item starts another writer
-                for ticket in tickets:
-                    ticket.error = error
-                raise
+                if not self._take_group(taken):
+                    return
+                size, began = len(taken), time.monotonic()
+                self._settle(taken)
+            except Exception as error:  # noqa: BLE001 - say, no memory: there may be some soon
+                size = 1
+                self._recover(taken, error)
             finally:
-                for ticket in tickets:
+                for ticket in taken:
                     ticket.finish()
-            if size > 1:
+                taken.clear()
+            if size == 0:
+                self._wake.acquire(timeout=LOCKED_SECONDS if self._aside else -1)
+            elif size > 1:
                 self._linger(size, time.monotonic() - began)
+
+    def _recover(self, taken: list[Ticket[Item, Result]], error: Exception) -> None:
+        """After an error that is no item's fault: what is persistent waits for another group."""
+        with suppress(MemoryError):
+            logger.warning("%s: not written: %r", self._name, error)
+        if self._persistent and not self._closing:
+            with self._gathering:
+                self._waiting.extendleft(reversed(taken))
+            taken.clear()
+            time.sleep(RETRY_SECONDS[-1])
+        for ticket in taken:
+            ticket.error = StateStoreUnavailable(f"{self._name}: {error!r}")
+        self._given_up = self._given_up or (self._closing and bool(taken))
 
     def _linger(self, answered: int, write_seconds: float) -> None:
         """Let the callers go on and come back before the next group.
@@ -202,8 +217,8 @@ class GroupCommit(Generic[Item, Result]):
                 return
             there = len(self._waiting)
 
-    def _take_group(self) -> list[Ticket[Item, Result]] | None:
-        """What has gathered, up to the limits of a group; empty: sleep; None: closed."""
+    def _take_group(self, taken: list[Ticket[Item, Result]]) -> bool:
+        """Take what has gathered, up to the limits of a group; nothing: sleep. False: closed."""
         if self._aside:
             self._bring_back()
         self._rest()
@@ -211,18 +226,18 @@ class GroupCommit(Generic[Item, Result]):
             if not self._waiting:
                 # Items set aside may have been left when close() was called a moment ago.
                 if self._closing and not self._aside:
-                    return None
+                    return False
                 self._asleep = True
-                return []
-            tickets = [self._waiting.popleft()]
-            weight = tickets[0].weight
-            while self._waiting and len(tickets) < self._max_group:
+                return True
+            weight = 0
+            while self._waiting and len(taken) < self._max_group:
                 weight += self._waiting[0].weight
-                if weight > self._max_weight:
+                if taken and weight > self._max_weight:
                     break
-                tickets.append(self._waiting.popleft())
+                taken.append(self._waiting[0])
+                self._waiting.popleft()
             self._awaited = self._awaited and bool(self._waiting)
-            return tickets
+            return True
 
     def _rest(self) -> None:
         """Let more gather, unless somebody waits for what is there."""
@@ -277,10 +292,7 @@ class GroupCommit(Generic[Item, Result]):
     def _set_aside(
         self, left: list[Ticket[Item, Result]], tickets: Sequence[Ticket[Item, Result]]
     ) -> bool:
-        """Take out of ``left`` what waits for a lock; whether the rest can go on.
-
-        A piece of one is such an item, whatever it waits for.
-        """
+        """Take out of ``left`` what waits for a lock, as a piece of one does; whether to go on."""
         locked = self._find_locked(tickets)
         if locked is not None and len(tickets) == 1:
             locked = {*tickets}
@@ -306,23 +318,20 @@ class GroupCommit(Generic[Item, Result]):
         with self._gathering:
             self._waiting.extend(unlocked)
 
-    def _find_locked(
-        self, tickets: Sequence[Ticket[Item, Result]]
-    ) -> set[Ticket[Item, Result]] | None:
+    def _find_locked(self, tickets: Sequence[Ticket[Item, Result]]) -> set[Any] | None:
         """Those that wait for a lock of their own; None if that cannot be said."""
         if self._locked is None:
             return None
         try:
             locked = self._locked([ticket.item for ticket in tickets])
-        except StateStoreUnavailable:
-            return None  # perhaps the whole table is locked
+        except Exception:  # noqa: BLE001 - perhaps the whole table is locked
+            return None
         return {ticket for ticket, waits in zip(tickets, locked, strict=True) if waits}
 
     def _back_off(self, failures: int, size: int, error: StateStoreUnavailable) -> None:
         """Try again at once (a restarted server kills pooled connections), then with pauses.
 
-        A store that cannot take this much before the statement's time is over looks as if it
-        were away. So a persistent group tries less and less.
+        A store that cannot take this much in time looks as if it were away: try less and less.
         """
         if self._persistent and (failures > 1 or self._most < self._max_group):
             self._most = max(1, size // 2)

@@ -24,7 +24,7 @@ from models.jobs.reap import EXPIRE_LEASES
 from models.jobs.release import CLAIM_UNKNOWN, PUT_OFF_UNKNOWN
 from models.jobs.settle import Settlement, settle_statement, settled
 from models.jobs.states import FailureClass
-from models.presence import FORKED, LEAVE
+from models.presence import FORKED, LEAVE_WITHOUT_RUNS
 from models.store.errors import StateStoreUnavailable
 from models.tallies import ADD, COUNT_KILLS, added, recycled
 from models.tenant_tallies import RunTallies
@@ -110,7 +110,7 @@ def settle_overdue(
             statement = settle_statement([COUNT_KILLS])
             endings = [(statement, settled(*group)) for group in settlements.items()]
             tallies.add_all([recycled(rows[0].pool)])
-            gone = [(LEAVE, {"name": worker}) for worker in settlements]
+            gone = [(LEAVE_WITHOUT_RUNS, {"name": worker}) for worker in settlements]
             write_now(arguments, [*endings, (ADD, added(tallies.take().items())), *gone])
     except StateStoreUnavailable as error:
         logger.warning("could not settle the runs of a killed process: %s", error)

@@ -31,7 +31,7 @@ from models.jobs.heartbeat import BEAT
 from models.jobs.release import HAND_BACK
 from models.jobs.settle import Settlement, settle_statement, settled, with_logs
 from models.pools import POOLS
-from models.presence import KEEP_PRESENT, LEAVE, PRESENCE_SECONDS
+from models.presence import KEEP_PRESENT, LEAVE_WITHOUT_RUNS, PRESENCE_SECONDS
 from models.store.errors import StateStoreUnavailable
 from models.store.prepared import SHORT_LOCK_WAIT
 from models.tallies import ADD, COUNT_KILLS, added, recycled
@@ -314,13 +314,13 @@ class Watchdog:
         size = max(1, math.ceil(len(innocent) / MOST_STATEMENTS))
         return [
             # Without projections: none has a result, and one that fails would stop the rest.
-            (with_logs(settle_statement([COUNT_KILLS])), settled(worker.name, violators)),
             *(
                 (alone, settled(worker.name, innocent[first : first + size]))
                 for first in range(0, len(innocent), size)
             ),
+            (with_logs(settle_statement([COUNT_KILLS])), settled(worker.name, violators)),
             (ADD, added(tallies.take().items())),
-            (LEAVE, {"name": worker.name}),
+            (LEAVE_WITHOUT_RUNS, {"name": worker.name}),
             # Last: it waits for claims that are on their way, which may wait for a locked row.
             (HAND_BACK, ref_parameters(on_their_way, worker=worker.name)),
         ]

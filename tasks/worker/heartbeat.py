@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine
 
-from models.jobs.claim import JobRef
+from models.jobs.claim import Claim, JobRef
 from models.jobs.heartbeat import RunReport, beat, note_begun, read_cancelled, report
 from models.jobs.run_logs import keep_logs
 from models.presence import PRESENCE_LOST_SECONDS, PRESENCE_SECONDS, Presence, announce
@@ -96,7 +96,17 @@ class Heartbeat:
     def _release_waiting(self, ledger: Ledger) -> None:
         """Hand back what waits for a slot that may never become free."""
         for held in self._slots.take_waiting():
-            ledger.release(held.claim)
+            self._release(ledger, held.claim)
+
+    def _release(self, ledger: Ledger, claim: Claim) -> None:
+        """Hand back a claim that no longer waits for a slot; if that fails, its lease expires."""
+        try:
+            ledger.release(claim)
+        except StateStoreUnavailable:
+            raise
+        except Exception:
+            logger.exception("job %s could not be handed back", claim.ref.id)
+            self._slots.forget(claim.ref)
 
     def beat_if_late(self) -> None:
         """Renew now if the regular heartbeat is late: stuck behind slow statements, or failing."""
@@ -186,7 +196,7 @@ class Heartbeat:
                 # ledger is closed, the lease expires.
                 if self._ledger is not None and self._slots.take(known.claim):
                     with suppress(StateStoreUnavailable):
-                        self._ledger.release(known.claim)
+                        self._release(self._ledger, known.claim)
 
     def _keep_logs(self) -> None:
         """Write what runs have logged so far: if they are lost, it is not."""
@@ -224,7 +234,7 @@ class Heartbeat:
         """Runs whose reports are written, or refused by the database: those are not sent again."""
         try:
             return report(self._engine, self._slots.name, reports)
-        except StateStoreUnavailable:
+        except (StateStoreUnavailable, MemoryError):
             raise
         except Exception:
             if len(reports) > 1:

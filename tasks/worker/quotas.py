@@ -153,7 +153,7 @@ class QuotaTracker:
             return
         try:
             write_news(engine, news, now)
-        except StateStoreUnavailable:
+        except (StateStoreUnavailable, MemoryError):
             with self._noting:
                 for dependency, older in news.items():
                     self._news.setdefault(dependency, News()).add(older)
@@ -175,22 +175,23 @@ class QuotaTracker:
         return self._news.setdefault(dependency, News())
 
 
-def write_news(engine: Engine, news: Mapping[str, News], now: float) -> None:
-    """Add the news to the table.
+def write_news(engine: Engine, news: dict[str, News], now: float) -> None:
+    """Move the news to the table; those that could not be moved yet are left.
 
     News of a dependency that it refuses are dropped: an error would hold up the endings after them.
     """
     try:
         with connect(engine) as connection:
             connection.exec_driver_sql(WRITE, parameters(news, now))
-    except StateStoreUnavailable:
+    except (StateStoreUnavailable, MemoryError):
         raise
     except Exception:
-        if len(news) == 1:
+        if len(news) > 1:
+            for dependency in list(news):
+                write_news(engine, {dependency: news[dependency]}, now)
+                del news[dependency]
+        else:
             logger.exception("the quota of %s could not be written", *news)
-            return
-        for dependency, one in news.items():
-            write_news(engine, {dependency: one}, now)
 
 
 def parameters(news: Mapping[str, News], now: float) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from app.api.http.query import (
     parse_partial,
 )
 from app.api.http.reply import POLL_SECONDS, Reply, fields_of
-from app.api.http.state import read_standby, write_state
+from app.api.http.state import note_waited, read_standby, write_state
 from app.api.http.sub_request import current_part
 from app.api.http.turns import in_turns, long_read
 from app.api.openapi.declared import (
@@ -100,12 +100,18 @@ def get_dead_letters() -> Response:
     errors=(Conflict,),
     acts=(Act.JOB_REPLAY, Act.REPLAY_REQUEST),
 )
-@long_read
 def post_replay() -> Response:
     """Queues dead letters again, selected by id or by a filter: at once if your rate and queue
     depth have room for all of them, else in the background (202). A request that is equal to a
     running one returns that; 409 if ten others are running."""
-    services, body = current_services(), parse_body(Replay)
+    return replay_in_turn(parse_body(Replay))  # which may take its time to arrive
+
+
+@long_read
+def replay_in_turn(body: Replay) -> Response:
+    """Queue what was asked for."""
+    note_waited(0.0)  # for its turn: it has as long as any other change
+    services = current_services()
     ids, request = chosen(body)
     replayed = replay(services.engine, services.tenant_limits, request, write_state)
     if isinstance(replayed, list):

@@ -16,7 +16,8 @@ from sqlalchemy import Engine
 from app.policy.quota import DECLARED, READING_SECONDS, QuotaPacer, quota_of
 from app.scheduler.role import RoleQueries
 from models.leadership import STILL_LEADER, Leader
-from models.store.prepared import PreparedStatement
+from models.store.errors import StatementTooSlow
+from models.store.prepared import SHORT_LOCK_WAIT, PreparedStatement
 from tasks.registry import JobType
 
 logger = logging.getLogger(__name__)
@@ -25,6 +26,8 @@ logger = logging.getLogger(__name__)
 READ_SECONDS = 0.25
 #: Quotas that are no longer needed are deleted this often.
 FORGET_SECONDS = 60.0
+#: Limits to begin with that could not be written are tried again this often.
+DECLARE_SECONDS = 10.0
 
 READ_QUOTAS = """
     SELECT quota.dependency, requests_per_minute, tokens_in_per_minute, tokens_out_per_minute,
@@ -40,7 +43,7 @@ READ_QUOTAS = """
 """
 PREPARED = PreparedStatement("read_quotas", READ_QUOTAS)
 #: What an operator said before is left as it is.
-DECLARE_FIRST = f"""
+DECLARE_FIRST = f"""{SHORT_LOCK_WAIT}
     INSERT INTO quotas AS quota
         (dependency, requests_per_minute, tokens_in_per_minute, tokens_out_per_minute)
     SELECT %(dependency)s, %(requests)s, %(tokens_in)s, %(tokens_out)s WHERE {STILL_LEADER}
@@ -53,11 +56,13 @@ DECLARE_FIRST = f"""
 """
 #: What was only learned is forgotten when nobody has reported it for an hour.
 FORGET = f"""
-    DELETE FROM quotas
-    WHERE num_nonnulls(requests_per_minute, tokens_in_per_minute, tokens_out_per_minute) = 0
-      AND coalesce(closed_until < now() - interval '1 minute', true)
-      AND coalesce(read_at < now() - interval '{READING_SECONDS:g} seconds', true)
-      AND {STILL_LEADER}
+    DELETE FROM quotas WHERE dependency IN (
+        SELECT dependency FROM quotas
+        WHERE num_nonnulls(requests_per_minute, tokens_in_per_minute, tokens_out_per_minute) = 0
+          AND coalesce(closed_until < now() - interval '1 minute', true)
+          AND coalesce(read_at < now() - interval '{READING_SECONDS:g} seconds', true)
+          AND {STILL_LEADER}
+        FOR UPDATE SKIP LOCKED)
 """
 
 
@@ -76,6 +81,9 @@ class QuotaPacers(RoleQueries):
         for name in self._declared.keys() - set(self._dependencies):
             logger.warning("FAIRLINE_QUOTAS: no job type depends on %s", name)
             del self._declared[name]
+        #: Those of them that are not written in this term, and when to try again.
+        self._undeclared: dict[str, Mapping[Any, float]] = {}
+        self._declare_due = 0.0
         self._epoch: int | None = None
         self._pacers: dict[str, QuotaPacer] = {}
         #: Dependencies that the last call of :meth:`allowances` limited.
@@ -88,6 +96,9 @@ class QuotaPacers(RoleQueries):
         self._now = now
         if self._leader.epoch != self._epoch:
             self._begin()
+        if self._undeclared and not 0.0 < self._declare_due - now <= DECLARE_SECONDS:
+            self._declare_due = now + DECLARE_SECONDS
+            self._declare()
         if not 0.0 < self._read_due - now <= READ_SECONDS:
             self._refresh(now)
             self._read_due = now + READ_SECONDS
@@ -107,11 +118,20 @@ class QuotaPacers(RoleQueries):
     def _begin(self) -> None:
         """A new term: another scheduler may have spent what this one thought was left."""
         self._pacers.clear()
-        self._read_due = self._forget_due = 0.0
-        for dependency, limits in sorted(self._declared.items()):
-            values = {kind: limits.get(f"{kind}_per_minute") for kind in DECLARED}
-            self._write(DECLARE_FIRST, dependency=dependency, **values)
+        self._read_due = self._forget_due = self._declare_due = 0.0
+        self._undeclared = dict(sorted(self._declared.items()))
         self._epoch = self._leader.epoch
+
+    def _declare(self) -> None:
+        """Write the limits to begin with; a row that somebody has locked is left for later."""
+        for dependency, limits in list(self._undeclared.items()):
+            values = {kind: limits.get(f"{kind}_per_minute") for kind in DECLARED}
+            try:
+                self._write(DECLARE_FIRST, dependency=dependency, **values)
+            except StatementTooSlow as error:
+                logger.warning("the quota of %s is not declared yet: %s", dependency, error)
+            else:
+                del self._undeclared[dependency]
 
     def _refresh(self, now: float) -> None:
         rows = self._read(PREPARED, dependencies=self._dependencies)

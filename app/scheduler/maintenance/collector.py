@@ -18,7 +18,7 @@ an empty blob for each, its cell mark (`cells/3`).
 from __future__ import annotations
 
 import logging
-import random
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,9 +41,8 @@ logger = logging.getLogger(__name__)
 
 BATCH = 200
 OLD_SECONDS = 3600.0
-#: After so many failures in a row the rest of a batch is left to the next pass, which has another
-#: order: each may take as long as the store's time limit.
-MOST_FAILURES = 3
+#: Deletes that fail may take so long in a pass, each as long as the store's time limit.
+FAILING_SECONDS = 30.0
 #: Pause between two passes.
 PASS_SECONDS = 300.0
 #: Pause until a cell that did not answer is asked again: asking it takes time that others need.
@@ -99,6 +98,8 @@ class BlobPass:
     bytes: Counter[int] = field(default_factory=Counter)
     #: Whether all of it so far was counted.
     whole: bool = True
+    #: What deletes took that failed.
+    failing_seconds: float = 0.0
 
 
 class Collector(RoleQueries):
@@ -178,24 +179,27 @@ class Collector(RoleQueries):
             self._kept_because = reason
             return
         self._kept_because = ""
-        deleted = self._delete(list(orphans))
+        deleted = self._delete(list(orphans), current)
         if deleted:
             logger.info("deleted %d blobs that no row references", deleted)
 
-    def _delete(self, keys: Sequence[str]) -> int:
+    def _delete(self, keys: Sequence[str], current: BlobPass) -> int:
         """Delete blobs; how many. One that cannot be deleted is passed over: others can be, and
         the pass has still to count what tenants have."""
-        deleted = failed = 0
-        for key in random.sample(keys, len(keys)):
+        deleted, failure = 0, None
+        for key in keys:
+            if current.failing_seconds > FAILING_SECONDS:
+                break
+            began = time.monotonic()
             try:
                 self._blobs.delete(key)
-                deleted, failed, self._logged = deleted + 1, 0, False
+                deleted += 1
             except BlobError as error:
-                if not self._logged:
-                    logger.warning("a blob that no row references stays for now: %s", error)
-                self._logged, failed = True, failed + 1
-                if failed == MOST_FAILURES:
-                    break
+                failure = error
+                current.failing_seconds += time.monotonic() - began
+        if failure is not None and not self._logged:
+            logger.warning("blobs that no row references cannot be deleted: %s", failure)
+        self._logged = failure is not None
         return deleted
 
     def _marked(self) -> set[int]:

@@ -11,7 +11,6 @@ import pytest
 from celery import Celery
 
 from app.broker.control import REFUSED_COMMANDS
-from app.broker.queues import job_queue
 from app.stack.rabbitmq import EmbeddedRabbitMQ
 from app.stack.services import Running
 from tests.support.commands import commands, worker
@@ -24,6 +23,9 @@ COMMANDS: dict[str, Command] = {
     "revoke": lambda celery, task: celery.control.revoke(task, reply=True, timeout=5, limit=1),
     "terminate": lambda celery, task: celery.control.terminate(
         task, reply=True, timeout=5, limit=1
+    ),
+    "time_limit": lambda celery, task: celery.control.time_limit(
+        "sleep", soft=1, hard=1, reply=True, timeout=5, limit=1
     ),
     # Celery's own method expects no refusal.
     "revoke_by_stamped_headers": lambda celery, task: celery.control.broadcast(
@@ -47,8 +49,8 @@ def test_jobs_whose_tasks_are_revoked_run(
         "FAIRLINE_DATABASE_URL": database.engine.url.render_as_string(hide_password=False),
         "FAIRLINE_BROKER_URL": url,
     }
-    celery = Celery("test", broker=url, amqp="app.broker.amqp:JobAmqp")
-    celery.conf.update(task_queues=[job_queue("medium")], task_create_missing_queues=False)
+    celery = Celery("test", broker=url)
+    queue = kombu.Queue("medium", no_declare=True)  # the worker has
     with (
         kombu.Connection(url) as broker,
         commands({"worker": worker("medium", 1, kind)}, env, tmp_path),
@@ -64,7 +66,7 @@ def test_jobs_whose_tasks_are_revoked_run(
                 job.type,
                 args=([[job.id, job.lease]],),
                 task_id=job.id,
-                queue="medium",
+                queue=queue,
                 connection=broker,
             )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -23,6 +24,7 @@ from tasks.quota import Allowance, QuotaReading
 from tasks.worker.quotas import WRITE_SECONDS
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.emptied import emptied
+from tests.support.locks import held_lock
 from tests.support.one_worker import OneWorker, one_worker
 
 LIMITS = {"requests_per_minute": 60.0}
@@ -111,7 +113,23 @@ def test_what_is_declared_is_written_though_the_first_attempt_failed(
         broken.setattr(quotas, "DECLARE_FIRST", "SELECT 1 / 0")
         with pytest.raises(DBAPIError):
             pacers.allowances(100.0)
-    assert MODEL in pacers.allowances(101.0)
+    assert MODEL in pacers.allowances(101.0 + quotas.DECLARE_SECONDS)
+
+
+def test_a_locked_row_keeps_no_dependency_from_its_allowance(database: DatabaseFixture) -> None:
+    """A new leader would dispatch nothing at all."""
+    database.types = {
+        **database.types,
+        "echo": replace(database.types["echo"], dependency=MODEL),
+        "sleep": replace(database.types["sleep"], dependency="other"),
+    }
+    database.execute("INSERT INTO quotas (dependency) VALUES (%s)", MODEL)
+    pacers = pacers_of(database, **{MODEL: LIMITS, "other": LIMITS})
+    with held_lock(database, "SELECT FROM quotas WHERE dependency = %s FOR UPDATE", MODEL):
+        began = time.monotonic()
+        assert set(pacers.allowances(100.0)) == {"other"}
+        assert time.monotonic() - began < 3.0, "statements may take 5 s"
+    assert set(pacers.allowances(101.0 + quotas.DECLARE_SECONDS)) == {MODEL, "other"}
 
 
 def test_jobs_at_the_broker_count_against_what_is_left(worker: OneWorker) -> None:

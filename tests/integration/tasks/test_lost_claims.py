@@ -299,8 +299,7 @@ def test_slot_is_free_again_whatever_ends_its_run(
     with one_worker(database, slots=1) as one:
         [claim] = one.worker.slots.claim(one.refs(1))
         monkeypatch.setattr(pipeline, "run", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            execute_claim(claim, one.worker)
+        assert execute_claim(claim, one.worker) is None
         assert one.worker.slots.busy == 0
 
 

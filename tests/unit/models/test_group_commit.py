@@ -192,22 +192,33 @@ def test_an_item_without_a_writer_is_not_written_by_the_next(
     assert writer.groups == [[2]]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_writer_that_ended_is_replaced_and_its_callers_know(
-    writer: Writer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("step", ["_take_group", "_settle"])
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_writer_without_memory_goes_on_when_there_is_some(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch, persistent: bool, step: str
 ) -> None:
-    def no_memory(group: object, tickets: object) -> None:
-        raise MemoryError
+    monkeypatch.setattr(group_commit, "RETRY_SECONDS", (0.01,))
+    group = GroupCommit(writer, name="test", persistent=persistent)
+    work, failures = getattr(group, step), 3
 
-    group = GroupCommit(writer, name="test")
-    with monkeypatch.context() as patched:
-        patched.setattr(GroupCommit, "_settle", no_memory)
-        with pytest.raises(MemoryError):
+    def fail(taken: list[Ticket[int, int]]) -> bool:
+        nonlocal failures
+        if failures and (step == "_take_group" or taken):
+            failures -= 1
+            raise MemoryError
+        done: bool = work(taken)
+        return done
+
+    monkeypatch.setattr(group, step, fail)
+    if persistent or step == "_take_group":
+        assert group.submit(1, timeout=5) == 10
+    else:
+        with pytest.raises(StateStoreUnavailable):
             group.submit(1, timeout=5)
-        assert group._writer is not None
-        group._writer.join(5)
+        failures = 0
     assert group.submit(2, timeout=5) == 20
     assert group.close(5)
+    assert writer.groups[-1] == [2]
 
 
 def test_a_connection_that_died_is_tried_again_once(writer: Writer) -> None:
