@@ -53,9 +53,9 @@ def replay_ctes(chosen: str, limit: str = "") -> str:
     ), fresh AS (
     UPDATE jobs AS job
     SET status = 'queued', attempt = 0, deferrals = 0, crashes = 0, lost_claims = 0,
-        replays = job.replays + 1, ended_xid = NULL, finished_at = NULL, started_at = NULL,
-        dispatched_at = NULL, worker = NULL, cancel_requested_at = NULL, progress = NULL,
-        execute_at = NULL, not_after = NULL, result = NULL, error_class = NULL,
+        replays = least(job.replays, 32766) + 1, ended_xid = NULL, finished_at = NULL,
+        started_at = NULL, dispatched_at = NULL, worker = NULL, cancel_requested_at = NULL,
+        progress = NULL, execute_at = NULL, not_after = NULL, result = NULL, error_class = NULL,
         error_message = NULL
     FROM chosen WHERE job.id = chosen.id AND job.status = 'dead'
     RETURNING job.id, job.tenant_id, job.type, chosen.error_class, chosen.error_message

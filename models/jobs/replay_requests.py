@@ -136,6 +136,11 @@ WORK = f"""
     )
     SELECT count(*) AS queued FROM fresh
 """
+PASS_OVER = f"""
+    UPDATE replays SET worked_at = clock_timestamp()
+    WHERE id IN (SELECT id FROM replays WHERE id = %(replay)s::uuid AND {STILL_LEADER}
+                 FOR UPDATE SKIP LOCKED)
+"""
 RETIRE = f"""
     DELETE FROM replays WHERE finished_at < now() - make_interval(secs => %(seconds)s)
       AND {STILL_LEADER}

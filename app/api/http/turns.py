@@ -1,4 +1,4 @@
-"""Long requests of a tenant (lists, exports, ``/wait``, replays) take turns in each process.
+"""Long requests of a tenant (lists, exports, erasures, replays …) take turns in each process.
 
 So a tenant that sends them without a pause leaves time to the others.
 

@@ -109,7 +109,7 @@ def post_replay() -> Response:
 
 @long_read
 def replay_in_turn(body: Replay) -> Response:
-    """Queue what was asked for."""
+    """Replay what was asked for."""
     note_waited(0.0)  # for its turn: it has as long as any other change
     services = current_services()
     ids, request = chosen(body)
@@ -133,7 +133,13 @@ def post_discard() -> Response:
     """Selected by id or by a filter. They become `cancelled`, keep their error, and cannot be
     replayed. A filter may match more than the limit: repeat the request until it discards none.
     Each counts as one request for your rate."""
-    body = parse_body(Discard)
+    return discard_in_turn(parse_body(Discard))
+
+
+@long_read
+def discard_in_turn(body: Discard) -> Response:
+    """Discard what was asked for."""
+    note_waited(0.0)
     ids, request = chosen(body)
     discarded = discard_dead(
         current_services().engine,

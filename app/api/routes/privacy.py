@@ -9,7 +9,7 @@ from gevent import Timeout
 from app.admission.intake import BLOB_SECONDS
 from app.api.http.query import known_id
 from app.api.http.reply import POLL_SECONDS, Reply, own_view
-from app.api.http.state import read_state, write_state
+from app.api.http.state import note_waited, read_state, write_state
 from app.api.http.turns import long_read
 from app.api.openapi.declared import ASK_AFTER, Returns, for_operators, for_tenants
 from app.api.schemas import answers
@@ -78,7 +78,14 @@ def post_erase(application_id: str) -> Response:
     """Removes the candidate, the application, its score and everything its job has left, in any
     state. 202 while its run is being stopped or a blob is left, which takes seconds. May be
     repeated; reading it then is a 410."""
-    return erase_reply(current_tenant().id, known_id(application_id))
+    return erase_in_turn(known_id(application_id))
+
+
+@long_read
+def erase_in_turn(application_id: str) -> Response:
+    """Erase an application of the caller."""
+    note_waited(0.0)  # for its turn: it has as long as any other change
+    return erase_reply(current_tenant().id, application_id)
 
 
 @privacy.post("/operator/applications/<application_id>/erase")

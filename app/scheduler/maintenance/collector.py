@@ -18,9 +18,8 @@ an empty blob for each, its cell mark (`cells/3`).
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
@@ -28,6 +27,7 @@ from itertools import islice
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from app.scheduler.maintenance.blob_deletes import BlobDeletes
 from app.scheduler.role import RoleQueries
 from models.blobs import CELLS, BlobEntry, BlobError, BlobStore, cell_key, cell_of, job_of
 from models.cells.databases import UnknownCell
@@ -41,8 +41,6 @@ logger = logging.getLogger(__name__)
 
 BATCH = 200
 OLD_SECONDS = 3600.0
-#: Deletes that fail may take so long in a pass, each as long as the store's time limit.
-FAILING_SECONDS = 30.0
 #: Pause between two passes.
 PASS_SECONDS = 300.0
 #: Pause until a cell that did not answer is asked again: asking it takes time that others need.
@@ -98,8 +96,6 @@ class BlobPass:
     bytes: Counter[int] = field(default_factory=Counter)
     #: Whether all of it so far was counted.
     whole: bool = True
-    #: What deletes took that failed.
-    failing_seconds: float = 0.0
 
 
 class Collector(RoleQueries):
@@ -108,6 +104,7 @@ class Collector(RoleQueries):
     ) -> None:
         super().__init__(engine, leader)
         self._blobs = blobs
+        self._deletes = BlobDeletes(blobs)
         self._old_seconds = old_seconds
         #: The databases of all cells of the registry by number; none: there is no registry.
         self.databases: Callable[[], Mapping[int, Engine]] = dict
@@ -179,28 +176,9 @@ class Collector(RoleQueries):
             self._kept_because = reason
             return
         self._kept_because = ""
-        deleted = self._delete(list(orphans), current)
-        if deleted:
-            logger.info("deleted %d blobs that no row references", deleted)
-
-    def _delete(self, keys: Sequence[str], current: BlobPass) -> int:
-        """Delete blobs; how many. One that cannot be deleted is passed over: others can be, and
-        the pass has still to count what tenants have."""
-        deleted, failure = 0, None
-        for key in keys:
-            if current.failing_seconds > FAILING_SECONDS:
-                break
-            began = time.monotonic()
-            try:
-                self._blobs.delete(key)
-                deleted += 1
-            except BlobError as error:
-                failure = error
-                current.failing_seconds += time.monotonic() - began
-        if failure is not None and not self._logged:
-            logger.warning("blobs that no row references cannot be deleted: %s", failure)
-        self._logged = failure is not None
-        return deleted
+        self._logged = False
+        if deleted := self._deletes.delete(orphans):
+            logger.info("deleted %d blobs that no row references", len(deleted))
 
     def _marked(self) -> set[int]:
         """Numbers of the cells that the store has marks of."""

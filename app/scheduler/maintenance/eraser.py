@@ -13,8 +13,9 @@ from typing import Any
 
 from sqlalchemy import Engine, Row
 
+from app.scheduler.maintenance.blob_deletes import BlobDeletes
 from app.scheduler.role import RoleQueries
-from models.blobs import BlobError, BlobStore
+from models.blobs import BlobStore
 from models.jobs.erase import FIND_DUE, FORGET_COPY, POSTPONE, continue_erasure, note_deleted
 from models.leadership import Leader
 from models.store.errors import StatementTooSlow, StateStoreError
@@ -34,7 +35,7 @@ AWAY_SECONDS = 60.0
 class Eraser(RoleQueries):
     def __init__(self, engine: Engine, leader: Leader, blobs: BlobStore) -> None:
         super().__init__(engine, leader)
-        self._blobs = blobs
+        self._deletes = BlobDeletes(blobs)
         #: The databases of other cells, which may have copies of idempotency keys.
         self.others: Callable[[], Sequence[Engine]] = tuple
 
@@ -48,7 +49,7 @@ class Eraser(RoleQueries):
                 self._write(POSTPONE, id=row.id, pause=PAUSE_SECONDS)
                 continue
             if state is not None and state.blobs:
-                deleted = [blob for blob in state.blobs if self._delete(blob)]
+                deleted = self._deletes.delete(state.blobs)
                 note_deleted(self._engine, row.id, deleted, PAUSE_SECONDS)
         self._forget_copies(due)
         return len(due)
@@ -63,11 +64,3 @@ class Eraser(RoleQueries):
             logger.warning("digests of erased applications are left in other cells: %s", error)
             for row in due:
                 self._write(POSTPONE, id=row.id, pause=AWAY_SECONDS)
-
-    def _delete(self, blob: str) -> bool:
-        try:
-            self._blobs.delete(blob)
-        except BlobError as error:
-            logger.warning("a blob of an erased application is left for now: %s", error)
-            return False
-        return True

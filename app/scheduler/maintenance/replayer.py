@@ -14,12 +14,13 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import Engine, Row
+from sqlalchemy.exc import DBAPIError
 
 from app.admission.depth import TenantQueue
 from app.admission.tenant_limits import Hold, TenantLimits
 from app.scheduler.role import RoleQueries
 from models.jobs.ids import BELOW_ALL
-from models.jobs.replay_requests import NEXT_REPLAYS, PEEK, WORK
+from models.jobs.replay_requests import NEXT_REPLAYS, PASS_OVER, PEEK, WORK
 from models.leadership import Leader
 from models.store.errors import StatementTooSlow
 
@@ -105,7 +106,7 @@ class Replayer(RoleQueries):
         if not running:
             self._due = now + (0.0 if self._held else IDLE_SECONDS)
             return 0
-        found = [self._peek(replay, len(running)) for replay in running]
+        found = [self._candidates(replay, len(running)) for replay in running]
         wanted = Counter(queue for candidates in found for _, queue in candidates.jobs)
         granted = self._tenant_limits.take(wanted, spare=True) if wanted else None
         left, full = (dict(granted.jobs), granted.full) if granted else ({}, frozenset())
@@ -116,12 +117,26 @@ class Replayer(RoleQueries):
             reason = held[replay.tenant_id].code or None if replay.tenant_id in held else None
             try:
                 queued += self._work(replay, choice, choice.complete and candidates.at_end, reason)
-            except StatementTooSlow as error:
-                logger.warning("replay %s: a statement was too slow: %s", replay.id, error)
+            except (StatementTooSlow, DBAPIError) as error:
+                self._pass_over(replay, error)
                 held[replay.tenant_id] = Hold("", SLOW_SECONDS)
         for tenant_id, hold in held.items():
             self._held[tenant_id] = now + hold.seconds
         return queued
+
+    def _candidates(self, replay: Row[Any], sharing: int) -> Candidates:
+        """The next jobs of a replay; none if they cannot be read."""
+        try:
+            return self._peek(replay, sharing)
+        except (StatementTooSlow, DBAPIError) as error:
+            self._pass_over(replay, error)
+            return Candidates((), replay.position, at_end=False)
+
+    def _pass_over(self, replay: Row[Any], error: Exception) -> None:
+        """Let others go first: a replay that fails again and again must not end each turn."""
+        reason = str(getattr(error, "orig", error)).strip()  # not the statement
+        logger.warning("replay %s: a statement failed: %s", replay.id, reason)
+        self._write(PASS_OVER, replay=replay.id)
 
     def _peek(self, replay: Row[Any], sharing: int) -> Candidates:
         """The next jobs of one of so many replays that share the turn."""

@@ -15,8 +15,9 @@ from datetime import date
 
 from sqlalchemy import Engine
 
+from app.scheduler.maintenance.blob_deletes import BlobDeletes
 from app.scheduler.role import RoleQueries
-from models.blobs import BlobError, BlobStore
+from models.blobs import BlobStore
 from models.jobs.ids import BELOW_ALL
 from models.jobs.replay_requests import RETIRE as RETIRE_REPLAYS
 from models.jobs.retire import BATCH, RETIRE_JOBS, RETIRE_SCORED
@@ -107,7 +108,7 @@ class Kept:
 class Retirer(RoleQueries):
     def __init__(self, engine: Engine, leader: Leader, blobs: BlobStore, kept: Kept) -> None:
         super().__init__(engine, leader)
-        self._blobs = blobs
+        self._deletes = BlobDeletes(blobs)
         self._kept = kept
         self._cursor = BELOW_ALL
         self._walk_due = 0.0
@@ -158,11 +159,7 @@ class Retirer(RoleQueries):
         self._cursor = step.last_id if step.looked == BATCH else BELOW_ALL
         if step.retired:
             logger.info("retired %d jobs", step.retired)
-        for blob in step.blobs:
-            try:
-                self._blobs.delete(blob)
-            except BlobError as error:
-                logger.warning("left %s to the collector: %s", blob, error)
+        self._deletes.delete(step.blobs)  # the collector finds the others
         return int(step.looked)
 
     def _retire_scored(self) -> int:

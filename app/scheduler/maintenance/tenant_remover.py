@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 from sqlalchemy import Engine
 
+from app.scheduler.maintenance.blob_deletes import BlobDeletes
 from app.scheduler.role import RoleQueries
-from models.blobs import BlobError, BlobStore
+from models.blobs import BlobStore
 from models.jobs.remove_tenant import (
     FIND_DELETED,
     REMOVE_JOBS,
@@ -31,7 +32,7 @@ REMOVE_SECONDS = 5.0
 class TenantRemover(RoleQueries):
     def __init__(self, engine: Engine, leader: Leader, blobs: BlobStore) -> None:
         super().__init__(engine, leader)
-        self._blobs = blobs
+        self._deletes = BlobDeletes(blobs)
         #: Called with the name of a tenant that is removed here.
         self.on_removed: Callable[[str], None] = lambda tenant: None
 
@@ -51,9 +52,5 @@ class TenantRemover(RoleQueries):
 
     def _remove_jobs(self, tenant_id: int) -> int:
         [batch] = self._read(REMOVE_JOBS, tenant=tenant_id)
-        for blob in batch.blobs:
-            try:
-                self._blobs.delete(blob)
-            except BlobError as error:
-                logger.warning("left %s to the collector: %s", blob, error)
+        self._deletes.delete(batch.blobs)  # the collector finds the others
         return int(batch.removed)

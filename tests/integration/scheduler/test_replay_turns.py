@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -125,3 +126,38 @@ def test_a_locked_bucket_holds_up_its_own_tenant_only(
         found = read(database, locked.id)
         assert (found.done, found.state, found.reason) == (0, "running", None)
     assert role.run_once(1.0) == 10 == read(database, locked.id).done
+
+
+def test_a_job_can_be_replayed_however_often_it_was(
+    database: DatabaseFixture, tenant_limits: TenantLimits, role: Replayer
+) -> None:
+    limit_rate(database, 10.0, 10.0)
+    ids = make_dead(database, 30)
+    database.execute("UPDATE jobs SET replays = 32767 WHERE id = %s", ids[0])
+    requested(database, tenant_limits)
+    assert role.run_once(0.0) > 0
+    row = database.job(ids[0])
+    assert (row.status, row.replays) == ("queued", 32767)
+
+
+@pytest.mark.parametrize("step", ["_peek", "_work"])
+def test_a_replay_that_always_fails_keeps_no_other_tenant_from_its_turns(
+    database: DatabaseFixture, role: Replayer, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    monkeypatch.setattr(replayer, "REPLAYS_A_TURN", 1)
+    dead = {}
+    for tenant in (1, 2):
+        dead[tenant] = make_dead(database, 30, tenant=tenant)
+        replay_requests.create(database.engine, ReplayRequest(tenant, limit=20), 60)
+    work = getattr(role, step)
+
+    def fail_for_the_first(replay: Any, *given: Any) -> Any:
+        if replay.tenant_id == 1:
+            database.query("SELECT 1 / 0")
+        return work(replay, *given)
+
+    monkeypatch.setattr(role, step, fail_for_the_first)
+    for turn in range(5):
+        role.run_once(float(turn))
+    assert queued(database) & set(dead[2])
+    assert not queued(database) & set(dead[1])

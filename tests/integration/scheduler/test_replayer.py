@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy.exc import DBAPIError
 
 from app.admission.gate import Gate
 from app.admission.replays import replay, replay_for_tenants
@@ -167,8 +166,7 @@ def test_a_batch_is_counted_with_its_jobs_or_not_at_all(
     broken = whole.replace("SELECT count(*) AS queued", "SELECT 1 / 0 AS queued, count(*)")
     assert broken != whole
     monkeypatch.setattr(replayer, "WORK", broken)
-    with pytest.raises(DBAPIError, match="division by zero"):
-        role.run_once(0.0)
+    assert role.run_once(0.0) == 0
     assert queued(database) == set() and read(database, asked.id).done == 0
     monkeypatch.setattr(replayer, "WORK", whole)
     pass_time(database, 10.0)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import DBAPIError
 
+from app.scheduler.maintenance import blob_deletes
 from app.scheduler.maintenance import collector as collecting
 from app.scheduler.maintenance import retirer as retiring
 from app.scheduler.maintenance.collector import Collector
@@ -398,12 +399,12 @@ def test_blobs_that_cannot_be_deleted_end_no_pass(
 
     monkeypatch.setattr(DirectoryBlobs, "delete", refuse)
     monkeypatch.setattr(collecting, "BATCH", 3)
-    monkeypatch.setattr(collecting, "FAILING_SECONDS", -1.0 if slow else 30.0)
+    monkeypatch.setattr(blob_deletes, "SLOW_SECONDS", -1.0 if slow else 30.0)
     role = Collector(database.engine, database.leader, blobs, old_seconds=0.0)
     while role.run_once(0.0):
         pass
     assert {one.key for one in blobs.entries()} == {owned, *(keys if slow else keys[:4])}
-    assert sorted(asked) == ([] if slow else keys), "a store that takes its time is not asked again"
+    assert len(asked) == (1 if slow else len(keys)), "a store that does not answer gets a rest"
     assert counted(database) == {0: 5, 1: 5}
 
 
