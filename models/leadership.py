@@ -13,6 +13,7 @@ can read which one it is and whether it reaches the broker.
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from sqlalchemy import Engine
 
@@ -22,6 +23,8 @@ from models.store.session import execute, fetch
 logger = logging.getLogger(__name__)
 
 LEASE_SECONDS = 6
+#: A lease that ends later than this was given before the database's clock was set back.
+VOID_SECONDS = 120
 #: The leader reaches the broker at least every two seconds; after so long that one is away.
 BROKER_SECONDS = 8
 RENEW_SECONDS = 2.0
@@ -38,6 +41,17 @@ STILL_RELIEF = f"EXISTS (SELECT 1 FROM leaders WHERE {RELIEVES} AND epoch = %(ep
 EPOCH_STEP = "1 + floor(random() * 1000000000)::bigint"
 
 
+def has_ended(expires_at: str) -> str:
+    """SQL condition: the time of a lease is over, or is none that could have been given."""
+    return f"""({expires_at} <= now()
+            OR {expires_at} > now() + interval '{VOID_SECONDS} seconds')"""
+
+
+def is_recent(age_seconds: Any, most: float) -> bool:
+    """Whether a sign of life is; one to come is of before the clock was set back."""
+    return age_seconds is not None and -VOID_SECONDS < age_seconds < most
+
+
 def take_lease(role: str, broker_seen: str, source: str = "") -> str:
     """A new lease, our own renewed, or an expired one taken over. No row if another holds it."""
     return f"""
@@ -51,7 +65,7 @@ def take_lease(role: str, broker_seen: str, source: str = "") -> str:
         holder = excluded.holder,
         expires_at = excluded.expires_at,
         broker_seen_at = coalesce(excluded.broker_seen_at, lease.broker_seen_at)
-    WHERE lease.holder = excluded.holder OR lease.expires_at < now()
+    WHERE lease.holder = excluded.holder OR {has_ended("lease.expires_at")}
     RETURNING epoch
 """
 

@@ -22,7 +22,7 @@ from sqlalchemy import Engine, Row
 from models.audit import Act, Actor, acting, record, recording
 from models.cells.placements import PlacementRow, read_placement
 from models.cells.registry import read_cells
-from models.leadership import EPOCH_STEP
+from models.leadership import EPOCH_STEP, has_ended
 from models.store.session import execute, fetch, transaction
 
 #: A runner that gives no sign for so long is replaced.
@@ -99,7 +99,7 @@ TAKE = f"""
         runner = %(runner)s, lease_expires_at = now() + make_interval(secs => %(lease)s)
     FROM (
         SELECT tenant AS next FROM moves
-        WHERE (runner = %(runner)s OR lease_expires_at <= now())
+        WHERE (runner = %(runner)s OR {has_ended("lease_expires_at")})
           AND tenant <> ALL (%(without)s::text[])
           AND (%(only)s::text IS NULL OR tenant = %(only)s)
         ORDER BY (step IN {listed(REFUSING)} AND error = '') DESC,

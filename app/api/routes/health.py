@@ -11,7 +11,7 @@ from app.api.http.state import read_state
 from app.api.openapi.declared import Returns, for_anyone
 from app.api.schemas import platform_answers
 from app.api.services import current_services
-from models.leadership import BROKER_SECONDS, LEASE_SECONDS, RELIEVES, SILENT
+from models.leadership import BROKER_SECONDS, LEASE_SECONDS, RELIEVES, SILENT, is_recent
 from models.presence import SERVING
 from models.store.errors import StateStoreError
 from models.store.snapshots import LONG_SECONDS, OLDEST_SNAPSHOT
@@ -70,7 +70,7 @@ def read_checks() -> dict[str, dict[str, object]]:
     except StateStoreError as error:
         logger.warning("not ready: %s", error)
         return {"database": {"ok": False, "detail": "not responding"}}
-    leads = row.leader_age is not None and row.leader_age < LEASE_SECONDS
+    leads = is_recent(row.leader_age, LEASE_SECONDS)
     scheduler: dict[str, object] = {"ok": leads, "age_seconds": seconds(row.leader_age)}
     broker_age, slots = row.broker_age, row.slots or {}
     if row.relief_age is not None:
@@ -83,7 +83,7 @@ def read_checks() -> dict[str, dict[str, object]]:
     if row.reads_only:
         database = {"ok": False, "detail": "only reads"}
     broker: dict[str, object] = {"ok": True, "age_seconds": seconds(broker_age)}
-    if broker_age is None or broker_age >= BROKER_SECONDS:
+    if not is_recent(broker_age, BROKER_SECONDS):
         broker |= {"ok": False, "detail": "not reached by the scheduler"}
     checks = {"database": database, "scheduler": scheduler, "broker": broker}
     for pool in current_services().served_pools:

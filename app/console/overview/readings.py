@@ -17,7 +17,7 @@ from app.console.overview.series import NEIGHBOURS, ByPool, Samples, first_withi
 from app.reads.demand import QUEUE_HEADS
 from app.scheduler.maintenance.recorder import COARSE_STEP, FINE_STEP
 from models.jobs.held_back import CIRCUIT_NOT_CLOSED, QUOTA_CLOSED
-from models.leadership import BROKER_SECONDS, LEASE_SECONDS
+from models.leadership import BROKER_SECONDS, LEASE_SECONDS, is_recent
 from models.pools import POOLS
 from models.presence import SERVING
 from tasks.retry.circuit import OPEN_SECONDS
@@ -228,9 +228,9 @@ def read_readings(connection: Connection, pools: Sequence[Card]) -> HealthReadin
     seen = services.broker_age if services.relief_age is None else services.relief_age
     return HealthReadings(
         pools=pools,
-        leads=services.leader_age is not None and services.leader_age < LEASE_SECONDS,
+        leads=is_recent(services.leader_age, LEASE_SECONDS),
         relieved=services.relief_age is not None,
-        broker_seen=seen is not None and seen < BROKER_SECONDS,
+        broker_seen=is_recent(seen, BROKER_SECONDS),
         circuits=dict(held.get("circuit", ())),
         open_until=dict(held.get("open_until", ())),
         outages=dict(held.get("outage", ())),

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from models.cells.fences import StaleRunner
-from models.cells.moves import MoveLost, MoveStep
+from models.cells.moves import MoveLost, MoveStep, take_move
 from models.encryption.key_ring import ContentKind, Place
 from models.encryption.values import decrypt_value
 from models.jobs.admit import admit_group
@@ -206,6 +206,18 @@ def test_a_runner_that_was_replaced_writes_nothing(cells: MovingCells) -> None:
             runner.run_once()
     assert (cells.jobs(), cells.placement, cells.left_in(A)) == before
     assert not isinstance(cells.submit(B), TenantAway), "a late runner has closed the cell"
+
+
+def test_a_move_whose_runner_died_before_the_clock_was_set_back_goes_on(
+    cells: MovingCells,
+) -> None:
+    cells.admitted(A)
+    cells.request(b=1)
+    cells.runner()
+    for left, goes_on in ((60, False), (7_200, True)):
+        lease = "UPDATE moves SET lease_expires_at = now() + make_interval(secs => %(left)s)"
+        cells.execute(lease, left=left)
+        assert (take_move(cells.registry, "next") is not None) == goes_on
 
 
 def test_a_tenant_is_spread_and_gathered(cells: MovingCells) -> None:

@@ -1,4 +1,4 @@
-"""The order of a queue is that of acceptance, whatever the clocks of the API's machines say."""
+"""Wrong clocks: of machines that submit jobs, and of a database whose clock is set back."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import os
 import subprocess
 import sys
 
+import pytest
 from sqlalchemy import Engine
 
+from models.leadership import LEASE_SECONDS, VOID_SECONDS, Leader, is_recent
 from tests import ROOT
 from tests.support.database_fixture import DatabaseFixture
 
@@ -58,3 +60,26 @@ def test_jobs_are_queued_in_the_order_of_acceptance_by_machines_with_wrong_clock
     assert sorted(accepted) == accepted
     database.leader.run_once(0.0)  # the processes may have taken longer to start than a lease
     assert [dispatch.id for dispatch in database.dispatch()] == accepted
+
+
+@pytest.mark.parametrize(
+    ("left", "ends"), [(30, False), (VOID_SECONDS - 20, False), (VOID_SECONDS + 20, True)]
+)
+def test_a_lease_of_before_the_clock_was_set_back_keeps_nobody_from_leading(
+    engine: Engine, left: int, ends: bool
+) -> None:
+    """Its holder was killed, so it was not given up; nobody would lead for hours."""
+    database = DatabaseFixture(engine)
+    before = database.leader.epoch
+    database.execute("UPDATE leaders SET expires_at = now() + make_interval(secs => %s)", left)
+    other = Leader(engine, "other")
+    other.run_once(0.0)
+    assert (other.epoch is not None) == ends
+    if other.epoch is not None and before is not None:
+        assert other.epoch > before
+
+
+def test_a_sign_of_life_of_before_the_clock_was_set_back_is_none() -> None:
+    ages = (None, -7_200.0, -1.0, 0.0, 5.0, 7.0)
+    recent = [age for age in ages if is_recent(age, LEASE_SECONDS)]
+    assert recent == [-1.0, 0.0, 5.0]
