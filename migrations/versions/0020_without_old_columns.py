@@ -9,7 +9,7 @@ from __future__ import annotations
 from alembic import op
 
 revision = "0020"
-down_revision = "0028"
+down_revision = "0029"
 contract = True
 
 

@@ -120,6 +120,7 @@ class Job(
             "jobs_in_slice", "pool, slice", "status IN ('dispatched', 'running') AND slice <> ''"
         ),
         index("jobs_due", "pool, execute_at", "status = 'scheduled'"),
+        index("jobs_due_by_tenant", "pool, tenant_id, execute_at", "status = 'scheduled'"),
         index(
             "jobs_deadline",
             "not_after",

@@ -1,4 +1,7 @@
-"""Promoter: scheduled jobs that are due, also retries, are queued, oldest first and paced.
+"""Promoter: scheduled jobs that are due, also retries, are queued at a bounded pace.
+
+The oldest first; while more are due than may be queued, every other turn goes from tenant to
+tenant, so that a hundred thousand due jobs of one do not delay the retries of all others.
 
 The queue is ordered by the age of the job, so a promoted job overtakes those submitted meanwhile.
 That is harmless only because the pace counts all that waits, at the broker and in the workers too:
@@ -12,12 +15,14 @@ from sqlalchemy import Engine
 from app.policy.pacing import Pace
 from app.scheduler.dispatching.pools import Pools
 from app.scheduler.role import RoleQueries
-from models.jobs.promote import BATCH, PROMOTE_IF, find_due
+from models.jobs.promote import BATCH, PROMOTE_BY_TENANT_IF, PROMOTE_IF, find_due
 from models.leadership import RoleLease
 from models.pools import POOLS
 
 #: Due jobs are looked for this often while the counts say that none is scheduled.
 LOOK_SECONDS = 0.25
+#: Below the ids of all tenants.
+NO_TENANT = -1
 
 
 class Promoter(RoleQueries):
@@ -25,6 +30,10 @@ class Promoter(RoleQueries):
         """``per_second`` bounds each pool's promotions, however fast the pool is."""
         super().__init__(engine, leader)
         self._promote_sql = PROMOTE_IF.format(condition=leader.condition)
+        self._by_tenant_sql = PROMOTE_BY_TENANT_IF.format(condition=leader.condition)
+        #: Pools of which the next turn goes by tenant, and the tenant behind which it begins.
+        self._by_tenant: dict[str, bool] = {}
+        self._last: dict[str, int] = {}
         self._pools = pools
         self._paces = {pool: Pace(per_second) for pool in POOLS}
         self._at: float | None = None
@@ -59,4 +68,11 @@ class Promoter(RoleQueries):
         most = BATCH if any(held.values()) else room
         if most <= 0:
             return 0
-        return self._write(self._promote_sql, pool=pool, room=room, most=most, **held)
+        if self._by_tenant.pop(pool, False):
+            after = self._last.get(pool, NO_TENANT)
+            [row] = self._read(self._by_tenant_sql, pool=pool, room=room, after=after, **held)
+            self._last[pool] = NO_TENANT if row.last is None else row.last
+            return int(row.jobs)
+        promoted = self._write(self._promote_sql, pool=pool, room=room, most=most, **held)
+        self._by_tenant[pool] = 0 < room <= promoted  # there may be more
+        return promoted

@@ -46,7 +46,7 @@ from models.jobs.expire import EXPIRE
 from models.jobs.heartbeat import BEAT, NOTE_BEGUN, READ_CANCELLED, REPORT
 from models.jobs.ids import BELOW_ALL, new_id
 from models.jobs.locked import FIND_LOCKED
-from models.jobs.promote import FIND_DUE, PROMOTE_IF
+from models.jobs.promote import FIND_DUE, PROMOTE_BY_TENANT_IF, PROMOTE_IF
 from models.jobs.reap import EXPIRE_LEASES, EXPIRE_UNCLAIMED, FIND_LOST, FIND_UNCLAIMED, REAP
 from models.jobs.release import RELEASE
 from models.jobs.replay import replay_dead
@@ -206,6 +206,10 @@ def test_promote_walks_the_due(filled: DatabaseFixture) -> None:
         epoch=1,
     )
     assert_walks(plan, "jobs_due", "jobs_pkey")
+    by_tenant = {"pool": "medium", "room": 100, "after": -1, "lanes": [], "tenants": []}
+    by_tenant |= {"free_full": False, "epoch": 1}
+    statement = PROMOTE_BY_TENANT_IF.format(condition=STILL_LEADER)
+    assert_walks(plan_of(filled, statement, **by_tenant), "jobs_due_by_tenant", "jobs_pkey")
     pools = ["short", "medium", "long"]
     assert_walks(plan_of(filled, FIND_DUE, pools=pools), "jobs_due")
     assert pages_read(filled, FIND_DUE, pools=pools) <= 20, "one step along the index for each"

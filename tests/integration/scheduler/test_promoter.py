@@ -12,6 +12,7 @@ import pytest
 
 from app.policy import pacing
 from app.scheduler.dispatching.promoter import BATCH, LOOK_SECONDS, Promoter
+from models.jobs import promote
 from models.presence import Presence, announce
 from tests.support.database_fixture import DatabaseFixture, FakePublisher
 from tests.support.emptied import emptied
@@ -104,6 +105,53 @@ def test_due_jobs_are_promoted_and_others_are_not(database: DatabaseFixture) -> 
     statuses = [row.status for row in database.query("SELECT status FROM jobs ORDER BY execute_at")]
     assert statuses == ["queued", "scheduled"]
     assert role.run_once(0.2) == 0
+
+
+#: Of many tenants, each a job that is due a moment ago.
+RETRIES = """
+    INSERT INTO jobs (id, tenant_id, type, pool, payload, status, execute_at, dependency)
+    SELECT lpad(to_hex(9000000 + n), 32, '0')::uuid, 1 + n, 'echo', 'short', '{}', 'scheduled',
+           now() - interval '1 second', ''
+    FROM generate_series(1, %s) AS n
+"""
+
+
+@pytest.mark.parametrize("others", [1, 60])
+def test_due_jobs_of_one_tenant_do_not_delay_those_of_all_others(
+    database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    monkeypatch.setattr(pacing, "RESERVE_SECONDS", 0.0)
+    database.execute(SCHEDULE, "", 20_000)
+    database.execute(RETRIES, others)
+    floor = Floor(database, speed=100.0)
+    floor.run(2.5 + others / 20)
+    left = database.query("SELECT count(*) FROM jobs WHERE tenant_id > 1 AND status = 'scheduled'")
+    assert left[0][0] == 0
+    assert floor.longest_line <= 2 * SLOTS, "the pace is the same"
+    own = database.query("SELECT count(*) FROM jobs WHERE tenant_id = 1 AND status = 'succeeded'")
+    assert own[0][0] > 100, "the tenant with many goes on"
+
+
+def test_turns_by_tenant_go_round(
+    database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With more tenants than a statement looks at, and room for few of them."""
+    most = promote.MOST_TENANTS
+    database.execute(RETRIES, 3 * most)
+    role, seen = promoter(database), []
+    held = {"lanes": [], "tenants": [], "free_full": False}
+    last = -1
+    while left := database.query("SELECT count(*) FROM jobs WHERE status = 'scheduled'")[0][0]:
+        [row] = role._read(role._by_tenant_sql, pool="short", room=40, after=last, **held)
+        assert row.jobs == min(40, left)
+        seen += [
+            one.tenant_id
+            for one in database.query(
+                "DELETE FROM jobs WHERE status = 'queued' RETURNING tenant_id"
+            )
+        ]
+        last = -1 if row.last is None else row.last
+    assert seen == sorted(seen) and len(seen) == 3 * most, "nobody is passed over"
 
 
 def test_a_job_that_the_counts_do_not_have_yet_is_found_a_moment_later(
