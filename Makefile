@@ -178,7 +178,7 @@ clean: down cluster-down ## stop the stack and the cluster and remove their data
 	@if [ -e "$(FAIRLINE_HOME)/stack-id" ]; then rm -rf "$(FAIRLINE_HOME)"; fi
 	@if [ -e "$(CLUSTER_HOME)/layout.json" ] && ! rm -rf "$(CLUSTER_HOME)" 2>/dev/null; then \
 		echo "fairline: $(CLUSTER_HOME) can be removed by root only" >&2; fi
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv.lock .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 venv: ## install what is needed to run into .venv

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shlex
 import signal
 import sys
@@ -41,6 +42,7 @@ from models.settings import PREFIX, read_settings
 #: The longest that an orderly stop may take, besides running jobs, before ``down`` kills the
 #: supervisor.
 DOWN_SECONDS = 100.0
+VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 
 
 def up(
@@ -75,11 +77,11 @@ def up(
         except StopRequested:
             return 0
         finally:
-            screen.line("Stopping (press Ctrl-C again to kill)…")
+            screen.offer("Stopping (press Ctrl-C again to kill)…")
             supervisor.stop_all()
             control.close()
             remove_runtime_files(home)
-            screen.line("Stopped.")
+            screen.offer("Stopped.")
     return 0
 
 
@@ -184,6 +186,7 @@ def remove_runtime_files(home: Home) -> None:
 
 
 def running_supervisor(home: Home) -> ProcessIdentity | None:
+    home.stack_id()  # in a copy of another home it forgets the supervisor of that one
     try:
         identity = ProcessIdentity(**json.loads(home.supervisor_file.read_text()))
     except (OSError, ValueError, TypeError):
@@ -199,7 +202,9 @@ def show(home: Home, request: dict[str, Any], screen: Screen) -> int:
         return 1
     if "env" in reply:
         for name, value in reply["env"].items():
-            print(f"export {name}={shlex.quote(value)}")  # for a shell, so never wrapped
+            # Names are from `.env`, which may hold more than a shell takes for a name.
+            if VARIABLE.fullmatch(name):
+                print(f"export {name}={shlex.quote(value)}")  # for a shell, so never wrapped
         return 0
     screen.processes(reply["processes"])
     return 0

@@ -38,6 +38,23 @@ check_owner() {
     fi
 }
 
+# Two first starts at once: one installs, the other waits and then finds it done. The lock is in a
+# file that only its owner can open: whoever can read a file can hold its lock. Where the folder
+# cannot be written, there is none.
+lock() {
+    command -v flock >/dev/null || return 0
+    if [ ! -e .venv.lock ]; then
+        (umask 077 && : >.venv.lock) 2>/dev/null || return 0
+        # Else the owner of the folder could install nothing any more.
+        if [ "$(id -u)" = 0 ]; then chown -h "$(stat -c %u .)" .venv.lock || :; fi
+    fi
+    if [ ! -w .venv.lock ]; then
+        fail ".venv.lock belongs to $(stat -c %U .venv.lock); run this as that user, or use your own clone"
+    fi
+    exec 9>>.venv.lock
+    flock -n 9 || { say 'waiting for another installation in this folder'; flock 9; }
+}
+
 create_venv() {
     python=$(find_python)
     if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
@@ -132,9 +149,7 @@ fi
 
 [ -e "${1:-}" ] || fail "${1:-no requirements file} is missing"
 check_owner
-# Two first starts at once: one installs, the other waits and then finds it done.
-exec 9<"$1"
-if command -v flock >/dev/null; then flock 9; fi
+lock
 
 # Commands in .venv carry its address: one that was moved or half made is useless, and so is one
 # whose Python was removed.

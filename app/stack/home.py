@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
+import pwd
 import shutil
+import stat
 import uuid
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from app.stack.spawn import private_file
 from app.stack.spec import StackError
 
 #: Longest path of a unix socket that Linux accepts, without the closing NUL.
@@ -38,6 +42,10 @@ class Home:
         self.supervisor_file = self.path / "supervisor.json"
 
     def prepare(self) -> None:
+        """Create what is missing; refused in another user's home, whose owner it would lock out."""
+        if self.path.exists() and (owner := self.path.stat().st_uid) != os.geteuid():
+            name = user_name(owner)
+            raise StackError(f"{self.path} belongs to {name}: run this as {name}")
         self.stack_id()
         for folder in (self.logs, self.blobs):
             make_private(folder)
@@ -63,18 +71,60 @@ class Home:
                 os.truncate(log, 0)
 
     def stack_id(self) -> str:
-        """Unique short name of this stack; never changes."""
+        """Unique short name of this stack; never changes while its home stays where it is.
+
+        A copy of a home gets a name of its own, and forgets the processes of the original.
+        """
         file = self.path / "stack-id"
-        if not file.exists() or not file.stat().st_size:  # written while the disk was full
-            # One that is there already may be somebody else's, and stays as it is.
-            self.path.mkdir(mode=PRIVATE_MODE, parents=True, exist_ok=True)
-            file.write_text(uuid.uuid4().hex[:8])
-        return file.read_text()
+        # An earlier version wrote no path; on a full disk the file may be empty.
+        name, path = "", ""
+        with suppress(FileNotFoundError):
+            name, _, path = file.read_text().partition("\n")
+        if name and path and not self._is_copy_of(path):
+            return name
+        # A home that is there already may be somebody else's, and keeps its mode.
+        self.path.mkdir(mode=PRIVATE_MODE, parents=True, exist_ok=True)
+        if path:
+            name = ""
+            self.supervisor_file.unlink(missing_ok=True)
+            self.processes_file.unlink(missing_ok=True)
+        name = name or uuid.uuid4().hex[:8]
+        # In one step, and a new file: that of a copy may be a hard link to the original's.
+        draft = file.with_suffix(".new")
+        draft.unlink(missing_ok=True)
+        draft.write_text(f"{name}\n{self._place()}")
+        draft.chmod(0o644)  # whoever wrote it, the owner of the home reads it
+        draft.replace(file)
+        return name
+
+    def _place(self) -> str:
+        """The real path, in one line of text whatever bytes it has."""
+        return json.dumps(str(self.path.resolve()))
+
+    def _is_copy_of(self, place: str) -> bool:
+        """Whether this folder was copied from that place, or moved while nothing ran in it."""
+        if place == self._place():
+            return False
+        try:
+            return not os.path.samefile(json.loads(place), self.path)
+        except (OSError, ValueError, TypeError):
+            # Nothing is there any more, or it is seen by another path, as in a container: what
+            # holds the lock runs in this very folder.
+            return not self._is_locked()
+
+    def _is_locked(self) -> bool:
+        try:
+            with self.lock():
+                return False
+        except (OSError, StackError):
+            return True
 
     def lock(self) -> IO[str]:
         """Claim the home for this process until the file is closed, or the process ends."""
-        file = (self.path / "lock").open("a")
+        # Whoever can open the file, if only to read it, can hold its lock.
+        file = os.fdopen(private_file(str(self.path / "lock"), os.O_WRONLY | os.O_CREAT), "w")
         try:
+            os.fchmod(file.fileno(), 0o600)  # an earlier version let others read it
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.close()
@@ -92,20 +142,40 @@ def make_private(folder: Path) -> None:
         folder.chmod(0o700)
 
 
-def socket_folder(preferred: Path, longest_name: str) -> Path:
-    """`preferred` if a socket in it is short enough to be bound, else a private one in /tmp."""
+def user_name(uid: int) -> str:
+    """The name of a user, or the number of one that has none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
+
+
+def socket_folder(preferred: Path, longest_name: str, account: int | None = None) -> Path:
+    """`preferred` if a socket in it is short enough to be bound, else a private one in /tmp.
+
+    ``account``: the user that the folder may have been given to.
+    """
     if len(os.fsencode(preferred / longest_name)) <= SOCKET_PATH_BYTES:
         preferred.mkdir(parents=True, exist_ok=True)
         return preferred
     digest = hashlib.sha256(os.fsencode(preferred)).hexdigest()[:12]
     folder = SPARE_SOCKETS / f"fairline-{digest}"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
     info = folder.lstat()
-    # Anybody can create a folder of that name first; only one of ours, or of a user that we
-    # could become anyway, is safe to use.
-    if folder.is_symlink() or (info.st_uid != os.geteuid() and os.geteuid() != 0):
-        raise PermissionError(f"{folder} belongs to another user")
-    return folder
+    # Anybody can create a folder of that name first, and would get hold of the sockets in it.
+    if not stat.S_ISDIR(info.st_mode):
+        problem = "is no folder"
+    elif info.st_uid not in (os.geteuid(), account):
+        problem = f"belongs to {user_name(info.st_uid)}"
+    elif info.st_mode & 0o077:
+        problem = "can be entered by others"
+    else:
+        return folder
+    raise StackError(
+        f"{folder} {problem}, so no sockets are put there; remove it, or set FAIRLINE_HOME to a "
+        "shorter path"
+    )
 
 
 def drop_socket_folder(folder: Path) -> None:

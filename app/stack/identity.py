@@ -45,7 +45,8 @@ def boot_id() -> str:
 def stat_of(pid: int) -> ProcessStat | None:
     """``None`` if there is no such process, or only a zombie of it."""
     try:
-        text = (PROC / str(pid) / "stat").read_text()
+        # The name of a command is any bytes, and need not be text.
+        text = (PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
         return None
     # The command name in parentheses may hold blanks and parentheses itself.

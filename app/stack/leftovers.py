@@ -70,8 +70,8 @@ def noted(home: Home) -> list[Started]:
 
 def find_leftovers(home: Home) -> list[ProcessIdentity]:
     """Every living process of this stack; only right while no supervisor runs."""
+    assignment = f"{STACK_VARIABLE}={home.stack_id()}"  # first: a copied home forgets its notes
     leaders = {note.pid: note for note in noted(home) if note.boot == boot_id()}
-    assignment = f"{STACK_VARIABLE}={home.stack_id()}"
     found = set(processes_in(home.path.resolve() / "postgres" / "data"))
     spared = _lineage()
     for pid in all_pids():

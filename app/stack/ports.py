@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 import socket
@@ -16,12 +17,17 @@ PRIVATE_PORTS = range(20_000, 32_000)
 
 
 def is_taken(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether the port is in use; lingering closed connections do not count."""
-    with socket.socket() as probe:
+    """Whether the port is in use; lingering closed connections do not count.
+
+    Raises `OSError` if nobody could listen there, for another reason.
+    """
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
-        except OSError:
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
             return True
     return False
 

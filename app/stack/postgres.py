@@ -68,6 +68,20 @@ class AdminConnection(psycopg2.extensions.connection):
     statement_seconds = 120.0
 
 
+#: Of the refusals with SQLSTATE 57P03, which psycopg2 does not tell, those that end by themselves.
+#: The cluster's messages are English, because its locale is C.
+STARTING = (
+    "the database system is starting up",
+    "the database system is not yet accepting connections",
+    "the database system is in recovery mode",
+)
+
+
+def is_starting(refusal: str | None) -> bool:
+    """Whether it says that it is not ready yet, as while it recovers from a crash."""
+    return any(words in (refusal or "") for words in STARTING)
+
+
 #: SIGINT is PostgreSQL's fast shutdown, SIGQUIT the immediate one.
 STOP = (StopStep(signal.SIGINT, 20.0), StopStep(signal.SIGQUIT, 5.0))
 
@@ -86,7 +100,9 @@ class EmbeddedPostgres:
 
     @property
     def sockets(self) -> Path:
-        return socket_folder(self.folder / "socket", f".s.PGSQL.{PORT}.lock")
+        account = server_account()
+        name = f".s.PGSQL.{PORT}.lock"
+        return socket_folder(self.folder / "socket", name, account.uid if account else None)
 
     def url(self, database: str = DATABASE, login: str = SUPERUSER) -> str:
         host = quote(str(self.sockets), safe="/")
@@ -173,12 +189,16 @@ class EmbeddedPostgres:
         (self.sockets / f".s.PGSQL.{PORT}.lock").unlink(missing_ok=True)
 
     def is_ready(self) -> bool:
+        return self.refusal() is None
+
+    def refusal(self) -> str | None:
+        """Why it serves nobody at this moment; ``None`` if it does."""
         try:
             # Quickly: it is asked again.
             with closing(self._connect(psycopg2.extensions.connection, seconds=2)):
-                return True
-        except psycopg2.OperationalError:
-            return False
+                return None
+        except psycopg2.OperationalError as error:
+            return str(error)
 
     def create_database(self, name: str = DATABASE, template: str = "template1") -> None:
         """Create the database unless it exists."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from app.stack.home import Home, make_private
 from app.stack.leftovers import clear_leftovers
 from app.stack.options import StackOptions
 from app.stack.ports import is_taken
-from app.stack.postgres import LOGIN, EmbeddedPostgres
+from app.stack.postgres import LOGIN, EmbeddedPostgres, is_starting
 from app.stack.programs import STOP_SERVICE, ProgramTable, service_programs
 from app.stack.rabbitmq import EmbeddedRabbitMQ, find_server
 from app.stack.screen import Screen
@@ -21,7 +22,10 @@ from app.stack.supervisor import Supervisor
 
 #: A start fails after this many deaths of a process in a row.
 HOPELESS = 4
-MIGRATE_SECONDS = 120.0
+#: While it does not say that it is starting up.
+POSTGRES_SECONDS = 60.0
+#: What may take as long as it needs is reported after each time as long as this.
+STILL_SECONDS = 60.0
 #: Two starts in vain, and one with an empty data folder: see `app.stack.rabbitmq`.
 RABBITMQ_SECONDS = 200.0
 
@@ -72,7 +76,11 @@ def clear_ground(options: StackOptions, home: Home, screen: Screen) -> None:
         ("PORT", options.host, options.port),
         ("FLOWER_PORT", "127.0.0.1", options.flower_port),
     ):
-        if is_taken(port, host):
+        try:
+            taken = is_taken(port, host)
+        except OSError as error:
+            raise StackError(f"cannot listen on port {port} of {host}: {error.strerror}") from error
+        if taken:
             raise StackError(
                 f"port {port} is already in use; choose another: make up {name}={port + 1}"
             )
@@ -88,7 +96,12 @@ def bring_up(
     """Start everything and return when the stack is ready."""
     _start_services(supervisor, services, screen)
     with screen.step("Migrations"):
-        if not supervisor.run_task(table.migrate, MIGRATE_SECONDS):
+        # Broken off, a long one would begin again from the same place.
+        if not supervisor.run_task(
+            table.migrate,
+            STILL_SECONDS,
+            lambda seconds: screen.line(f"    the migrations still run, since {seconds:.0f} s"),
+        ):
             raise StackError(f"Migrations failed; {_end_of_log(supervisor, table.migrate.name)}")
     for program, count in table.early:
         supervisor.add(program, count)
@@ -110,18 +123,56 @@ def _start_services(supervisor: Supervisor, services: StackServices, screen: Scr
             services.postgres.prepare()
             for program in service_programs(services.postgres, STOP_SERVICE + 10):
                 supervisor.add(program)
-            _wait(supervisor, "postgres", services.postgres.is_ready, 60.0)
+            _wait_for_postgres(supervisor, services.postgres, screen)
             services.postgres.create_database()
         for folder in services.postgres.opened:
             if not folder.is_relative_to(supervisor.home.path):
                 screen.line(f"    [dim]{folder} can now be entered by PostgreSQL's user[/]")
 
 
-def _wait(supervisor: Supervisor, awaited: str, ready: Callable[[], bool], seconds: float) -> None:
+def _wait_for_postgres(supervisor: Supervisor, postgres: EmbeddedPostgres, screen: Screen) -> None:
+    """After a crash it may read gigabytes; given up, it would begin again from the same place."""
+    started = time.monotonic()
+    heard = False
+
+    def ready() -> bool:
+        nonlocal heard
+        refusal = postgres.refusal()
+        heard = heard or is_starting(refusal)
+        return refusal is None
+
+    def goes_on() -> bool:
+        nonlocal heard
+        # One that dies again and again says so too, each time before it dies.
+        deaths = max(slot.restarts for slot in supervisor.slots if slot.spec.name == postgres.name)
+        lives, heard = heard and deaths < HOPELESS, False
+        if lives:
+            seconds = time.monotonic() - started
+            screen.line(
+                f"    PostgreSQL is still starting, since {seconds:.0f} s, as after a crash"
+            )
+        return lives
+
+    _wait(supervisor, postgres.name, ready, POSTGRES_SECONDS, goes_on)
+
+
+def _wait(
+    supervisor: Supervisor,
+    awaited: str,
+    ready: Callable[[], bool],
+    seconds: float,
+    goes_on: Callable[[], bool] = lambda: False,
+) -> None:
+    """Wait until it is ready, for that long, and again as long as ``goes_on`` says so then."""
+
     def hopeless() -> list[str]:
         return [s.spec.name for s in supervisor.slots if s.deaths_in_a_row >= HOPELESS]
 
-    in_time = supervisor.wait(lambda: ready() or bool(hopeless()), seconds)
+    def ended() -> bool:
+        return supervisor.wait(lambda: ready() or bool(hopeless()), seconds)
+
+    while not (in_time := ended()) and goes_on():
+        pass
     if broken := hopeless():
         raise StackError(f"{broken[0]} keeps dying; {_end_of_log(supervisor, broken[0])}")
     if not in_time:

@@ -11,10 +11,11 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.stack.control import NotRunning, ask
+from app.stack.control import ask
 from app.stack.home import Home
 from app.stack.identity import ProcessIdentity, wait_for_exit
 from app.stack.screen import Screen
+from app.stack.spec import StackError
 from models.presence import parse_process
 from models.settings import DatabaseSettings
 from models.store.errors import StateStoreError
@@ -60,7 +61,7 @@ class StopWatch:
         return True
 
     def _ask(self, command: str) -> dict[str, Any]:
-        with suppress(NotRunning):
+        with suppress(StackError):  # whatever keeps it from answering, it can be stopped
             return ask(self._home, {"command": command})
         return {}
 

@@ -173,15 +173,22 @@ class Supervisor:
             steady = all(slot.state == SlotState.RUNNING for slot in self.slots)
             self.pause(every if steady else TICK_SECONDS)
 
-    def run_task(self, spec: ProcessSpec, seconds: float) -> bool:
-        """Run a command to its end, supervising meanwhile; true if it succeeded."""
+    def run_task(
+        self, spec: ProcessSpec, every: float, still_runs: Callable[[float], None]
+    ) -> bool:
+        """Run a command to its end, supervising meanwhile; true if it succeeded.
+
+        ``still_runs`` is told again and again, after that many seconds, for how long it runs.
+        """
         spec.before_start()
         log = self.home.log(spec.name)
         log.unlink(missing_ok=True)  # if it fails, nobody takes an older failure for this one
         task = spawn(spec, self.environment, log)
         self.tasks.append(task)
         try:
-            return self.wait(lambda: task.poll() is not None, seconds) and task.poll() == 0
+            while not self.wait(lambda: task.poll() is not None, every):
+                still_runs(time.monotonic() - task.started_at)
+            return task.poll() == 0
         finally:
             task.stop()
             self.tasks.remove(task)

@@ -5,8 +5,10 @@ pip is real, and so is what it runs into; the package index is a folder or a clo
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
+import stat
 import subprocess
 import tarfile
 import venv
@@ -58,7 +60,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def project(made: Path) -> Project:
-    for name in ("app", "Makefile", "requirements.txt", ".venv/.requirements.txt.sha256"):
+    stamp = ".venv/.requirements.txt.sha256"
+    for name in ("app", "Makefile", "requirements.txt", ".venv.lock", stamp):
         path = made / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     return Project(made)
@@ -191,6 +194,44 @@ def test_installation_that_was_cut_short_does_not_count(project: Project) -> Non
     assert project.make("venv", PIP_NO_INDEX="1")[0] != 0
     project.require("# nothing")
     assert "installing 0 packages" in project.make("venv")[1]
+
+
+def test_whoever_may_read_the_requirements_cannot_keep_others_from_installing(
+    project: Project,
+) -> None:
+    project.require("# nothing")
+    with (project.folder / "requirements.txt").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        code, said = project.make("venv")
+    assert (code, "installing 0 packages" in said) == (0, True), said
+    lock = project.folder / ".venv.lock"
+    assert stat.S_IMODE(lock.stat().st_mode) == 0o600
+
+
+def test_who_waits_for_another_installation_says_so(project: Project) -> None:
+    project.require("# nothing")
+    assert project.make("venv")[0] == 0
+    with (project.folder / ".venv.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        words = ("make", "--no-print-directory", "venv")
+        with subprocess.Popen(words, cwd=project.folder, stdout=subprocess.PIPE) as waits:
+            assert waits.stdout
+            assert b"waiting for another installation" in waits.stdout.readline()
+            assert waits.poll() is None
+            fcntl.flock(file, fcntl.LOCK_UN)
+            assert waits.stdout.read() == b""
+    assert waits.returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_lock_that_root_makes_belongs_to_the_owner_of_the_folder(project: Project) -> None:
+    project.require("# nothing")
+    os.chown(project.folder, 65534, 65534)
+    try:
+        assert project.make("venv")[0] == 0
+        assert (project.folder / ".venv.lock").stat().st_uid == 65534
+    finally:
+        os.chown(project.folder, 0, 0)
 
 
 def test_what_was_installed_once_is_not_installed_again(project: Project) -> None:

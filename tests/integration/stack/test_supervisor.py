@@ -77,7 +77,7 @@ def test_missing_command_is_tried_again_rather_than_raised(supervisor: Superviso
 
 def test_log_of_a_task_is_that_of_its_last_run(supervisor: Supervisor) -> None:
     for word in ("first", "second"):
-        assert supervisor.run_task(ProcessSpec("task", ("echo", word)), 10)
+        assert supervisor.run_task(ProcessSpec("task", ("echo", word)), 10, lambda _: None)
     assert supervisor.home.log("task").read_text() == "second\n"
 
 
@@ -273,6 +273,40 @@ def test_process_with_the_stacks_id_is_cleared_without_any_note(tmp_path: Path) 
         process.stdout.readline()  # before its exec it has the variables of this process
         assert clear_leftovers(home) == 1
         assert process.wait(15) == -signal.SIGTERM
+
+
+def test_a_process_may_have_a_name_that_is_no_text(tmp_path: Path) -> None:
+    code = (
+        "import time\n"
+        "open('/proc/self/comm', 'wb').write(b'\\xff) \\xfe')\n"
+        "print(flush=True)\n"
+        "time.sleep(600)"
+    )
+    words = (sys.executable, "-c", code)
+    with subprocess.Popen(words, start_new_session=True, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        try:
+            found = stat_of(process.pid)
+            assert found and (found.parent, found.session) == (os.getpid(), process.pid)
+            assert clear_leftovers(Home(tmp_path), grace_seconds=0.1) == 0
+        finally:
+            process.kill()
+
+
+def test_a_long_task_is_waited_for_and_told_of(supervisor: Supervisor, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    waits = f"until [ -e {go} ]; do sleep 0.05; done; echo done"
+    told: list[float] = []
+
+    def still_runs(seconds: float) -> None:
+        told.append(seconds)
+        if len(told) == 2:
+            go.touch()
+
+    assert supervisor.run_task(ProcessSpec("task", ("sh", "-c", waits)), 0.3, still_runs)
+    assert supervisor.home.log("task").read_text() == "done\n"
+    assert told == sorted(told) and told[0] >= 0.3
 
 
 def test_identity_of_a_dead_process_is_none() -> None:
