@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import orjson
 from flask import Blueprint, Response
 from gevent import Timeout
@@ -15,7 +17,7 @@ from app.api.openapi.declared import ASK_AFTER, Returns, for_operators, for_tena
 from app.api.schemas import answers
 from app.api.services import current_services, current_tenant
 from app.errors import BlobStoreUnavailable, ContentUnreadable, Erased, NotFound
-from app.reads.export import ApplicationExport, read_export
+from app.reads.export import MOST_BYTES, ApplicationExport, read_export
 from app.tenants.ownership import own
 from app.tenants.scopes import Scope
 from models.audit import Act, record_first
@@ -24,6 +26,9 @@ from models.encryption.values import decrypt_blob
 from models.jobs.erase import request_erasure
 
 privacy = Blueprint("privacy", __name__)
+
+#: After so long no further blobs of copies are loaded for an export.
+COPIES_SECONDS = BLOB_SECONDS / 2
 
 DONE = Returns(200, answers.ErasedApplication)
 GOING_ON = Returns(202, answers.ErasedApplication, (ASK_AFTER,))
@@ -40,7 +45,9 @@ GOING_ON = Returns(202, answers.ErasedApplication, (ASK_AFTER,))
 @long_read
 def get_export(application_id: str) -> Response:
     """The rows as they are, with the payload and the checkpoint also if they are in the blob
-    store. Fields differ from version to version."""
+    store. Fields differ from version to version. Jobs that were submitted in its place may be
+    many: the oldest 100, as long as their rows and blobs have no more than 8 MB each, are in
+    `resubmitted`, the others in `more_resubmitted`. Takes their ids, too."""
     known, tenant_id = known_id(application_id), current_tenant().id
     with read_state() as connection:
         found = read_export(connection, known)
@@ -50,20 +57,30 @@ def get_export(application_id: str) -> Response:
     add_blobs(export)
     with write_state() as engine:
         record_first(engine, Act.APPLICATION_EXPORT, known, tenant=tenant_id)
-    return Reply({"id": known, **export.document}, 200, {"Cache-Control": "no-store"})
+    document = {"id": known, **export.document, "more_resubmitted": export.named_copies()}
+    return Reply(document, 200, {"Cache-Control": "no-store"})
 
 
 def add_blobs(export: ApplicationExport) -> None:
-    """Put what the blob store holds into the document; null if it is no longer there."""
-    blobs = current_services().blobs
+    """Put what the blob store holds into the document; null if it is no longer there.
+
+    Copies whose blobs would be too much are left out.
+    """
+    blobs, loaded, began = current_services().blobs, 0, time.monotonic()
     with Timeout(BLOB_SECONDS) as timeout:
         try:
             for blob in export.named_blobs():
+                late = blob.of_copy and time.monotonic() - began > COPIES_SECONDS
                 try:
-                    data = decrypt_blob(blobs.get(blob.name), blob.place)
-                    blob.row[blob.field] = orjson.loads(data)
+                    data = b"" if late else blobs.get(blob.name)
                 except BlobMissing:
                     blob.row[blob.field] = None
+                    continue
+                loaded += len(data) if blob.of_copy else 0
+                if late or loaded > MOST_BYTES:
+                    export.leave_out_from(blob.row)
+                    break
+                blob.row[blob.field] = orjson.loads(decrypt_blob(data, blob.place))
         except (BlobError, Timeout) as error:
             if isinstance(error, Timeout) and error is not timeout:
                 raise

@@ -287,19 +287,31 @@ ErasedApplication = model(
     requested_at=datetime,
     erased_at=datetime | None,
 )
+MoreResubmitted = model(
+    "MoreResubmitted",
+    "Jobs that were submitted in the place of an application and are not in its export, oldest"
+    " first. Each id has an export of its own. `at_least`: there are more than are named.",
+    count=int,
+    at_least=bool,
+    ids=list[UUID],
+)
 ExportedApplication = model(
     "ExportedApplication",
     "Everything that is stored of an application, by table. `job` is null once it is retired;"
-    " `resubmitted` are jobs that were submitted in its place.",
+    " `resubmitted` are jobs that were submitted in its place, oldest first, `more_resubmitted`"
+    " those that were too many or too large. `application` is null if it is such a job and no"
+    " application. `events` are the newest; the feed has the older ones.",
     id=UUID,
-    application=dict[str, Any],
+    application=dict[str, Any] | None,
     job=dict[str, Any] | None,
     checkpoint=dict[str, Any] | None,
     attempts=list[dict[str, Any]],
     logs=list[dict[str, Any]],
     events=list[dict[str, Any]],
+    older_events=int,
     idempotency_keys=list[dict[str, Any]],
     resubmitted=list[dict[str, Any]],
+    more_resubmitted=MoreResubmitted,
 )
 Replayed = model(
     "Replayed", "Dead letters queued again.", replayed=int, skipped=int, ids=list[UUID]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from werkzeug.test import TestResponse
 
+from app.api.routes import privacy
+from app.reads.events.feed import read_entries
+from app.reads.events.position import parse_position
+from app.reads.export import MOST_BYTES, MOST_COPIES, MOST_EVENTS, MOST_IDS
 from app.tenants.changes import create_tenant, issue_key
-from models.blobs import checkpoint_key
+from models.blobs import checkpoint_key, payload_key
 from models.jobs.checkpoint import Saving, save_group
 from models.jobs.claim import Claim, JobRef
 from models.jobs.ids import new_id
@@ -177,6 +182,125 @@ def test_export_of_a_scored_application_whose_job_is_retired(
     api_database.execute("DELETE FROM jobs WHERE id = %s", job_id)
     found = document(client.call(None, "GET", f"/applications/{job_id}/export"))
     assert (found["job"], found["application"]["score"]) == (None, 77)
+
+
+def add_copies(database: DatabaseFixture, origin: str, count: int) -> list[str]:
+    """Jobs that were submitted in the place of another one, oldest first."""
+    ids = [new_id() for _ in range(count)]
+    database.execute(
+        """
+        INSERT INTO jobs (id, tenant_id, type, pool, payload, status, resubmitted_from)
+        SELECT id, 1, 'echo', 'medium', '"edited"', 'cancelled', %s::uuid
+        FROM unnest(%s::uuid[]) AS given (id)""",
+        origin,
+        ids,
+    )
+    return ids
+
+
+def copies_in(found: dict[str, Any]) -> list[str]:
+    return [copy["id"] for copy in found["resubmitted"]]
+
+
+def test_an_export_has_the_oldest_of_many_copies_and_names_the_others(
+    client: HttpClient, api_database: DatabaseFixture
+) -> None:
+    job_id = submit(client)
+    ids = add_copies(api_database, job_id, MOST_COPIES + 3)
+    api_database.submit(tenant_id=2, resubmitted_from=job_id)
+    found = document(client.call(None, "GET", f"/applications/{job_id}/export"))
+    assert copies_in(found) == ids[:MOST_COPIES]
+    assert found["more_resubmitted"] == {"count": 3, "at_least": False, "ids": ids[MOST_COPIES:]}
+    for copy in found["more_resubmitted"]["ids"]:
+        own = document(client.call(None, "GET", f"/applications/{copy}/export"))
+        assert (own["application"], own["job"]["payload"]) == (None, "edited")
+
+
+def test_an_export_names_a_bounded_number_of_copies(
+    client: HttpClient, api_database: DatabaseFixture
+) -> None:
+    job_id = submit(client)
+    add_copies(api_database, job_id, MOST_COPIES + MOST_IDS + 50)
+    found = document(client.call(None, "GET", f"/applications/{job_id}/export"))
+    more = found["more_resubmitted"]
+    assert (more["count"], more["at_least"], len(more["ids"])) == (MOST_IDS, True, MOST_IDS)
+    assert len(found["resubmitted"]) == MOST_COPIES
+
+
+def test_rows_of_copies_beyond_some_bytes_are_left_out_and_exported_by_their_own_ids(
+    client: HttpClient, api_database: DatabaseFixture
+) -> None:
+    job_id = submit(client)
+    ids = add_copies(api_database, job_id, 5)
+    # As large as results can be, and small while they are compressed.
+    result = json.dumps("x" * (MOST_BYTES // 3))
+    api_database.execute("UPDATE jobs SET result = %s WHERE id = ANY (%s::uuid[])", result, ids)
+    found = document(client.call(None, "GET", f"/applications/{job_id}/export"))
+    assert copies_in(found) == ids[:2]
+    assert found["more_resubmitted"] == {"count": 3, "at_least": False, "ids": ids[2:]}
+    own = document(client.call(None, "GET", f"/applications/{ids[4]}/export"))
+    assert own["job"]["result"] == json.loads(result)
+
+
+def put_payloads(client: HttpClient, database: DatabaseFixture, ids: list[str], text: str) -> None:
+    """Payloads in the blob store."""
+    for job_id in ids:
+        client.services.blobs.put(payload_key(job_id), json.dumps(text).encode())
+        database.execute(
+            "UPDATE jobs SET payload_blob = %s WHERE id = %s", payload_key(job_id), job_id
+        )
+
+
+def test_blobs_of_copies_beyond_some_bytes_are_left_out_and_exported_by_their_own_ids(
+    client: HttpClient, api_database: DatabaseFixture
+) -> None:
+    job_id = submit(client)
+    ids = add_copies(api_database, job_id, MOST_COPIES + 2)
+    text = "x" * (MOST_BYTES // 2 - 2)
+    put_payloads(client, api_database, ids[1:5], text)
+    found = document(client.call(None, "GET", f"/applications/{job_id}/export"))
+    assert copies_in(found) == ids[:3]
+    assert [copy["payload"] for copy in found["resubmitted"]] == ["edited", text, text]
+    assert found["more_resubmitted"]["ids"] == ids[3:]
+    assert found["more_resubmitted"]["count"] == MOST_COPIES - 1
+    own = document(client.call(None, "GET", f"/applications/{ids[3]}/export"))
+    assert own["job"]["payload"] == text
+
+
+def test_copies_are_left_out_where_the_blob_store_takes_too_long_for_all(
+    client: HttpClient, api_database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = submit(client)
+    ids = add_copies(api_database, job_id, 3)
+    put_payloads(client, api_database, ids[1:], "large")
+    path = f"/applications/{job_id}/export"
+    assert copies_in(document(client.call(None, "GET", path))) == ids
+    monkeypatch.setattr(privacy, "COPIES_SECONDS", 0.0)
+    found = document(client.call(None, "GET", path))
+    assert copies_in(found) == ids[:1]
+    assert found["more_resubmitted"]["ids"] == ids[1:]
+
+
+def test_an_export_has_the_newest_of_many_events_and_the_feed_the_older_ones(
+    client: HttpClient, api_database: DatabaseFixture
+) -> None:
+    job_id = submit(client)
+    api_database.execute(
+        """
+        INSERT INTO events (tenant_id, kind, job_id, detail)
+        SELECT 1, 'job_replayed', %s, json_build_object('number', number)
+        FROM generate_series(1, %s) AS number""",
+        job_id,
+        MOST_EVENTS + 2,
+    )
+    found = document(client.call(None, "GET", f"/applications/{job_id}/export"))
+    told = [event["detail"]["number"] for event in found["events"]]
+    assert told == list(range(3, MOST_EVENTS + 3))
+    assert found["older_events"] == 2
+    beginning = parse_position("0-0")
+    assert beginning is not None
+    [entries] = read_entries(api_database.engine, [(1, beginning)])
+    assert b'"number" : 1}' in b"".join(entry.event for entry in entries)
 
 
 def start(database: DatabaseFixture) -> Claim:
