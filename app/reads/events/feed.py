@@ -116,15 +116,22 @@ READ_ENDS = f"""
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FeedEntry:
     """One entry of a feed."""
 
     position: Position
     #: Type of the job that ended; None for what is not the end of a job.
     job_type: str | None
-    #: As it is sent.
-    event: bytes
+    _row: RowMapping
+    _tenant_id: int
+    _event: bytes = b""
+
+    @property
+    def event(self) -> bytes:
+        """As it is sent; written when it is first asked for: filters drop many."""
+        self._event = self._event or event_of(self._row, self.position, self._tenant_id)
+        return self._event
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +192,11 @@ def read_ends(engine: Engine, tenant_ids: Sequence[int]) -> dict[int, FeedEnd]:
 def entry(row: RowMapping, generation: str, tenant_id: int) -> FeedEntry:
     """A row of READ_ENTRIES of this tenant's feed."""
     position = Position(int(row["xid"]), row["event_id"], str(row["job_id"]), generation)
+    return FeedEntry(position, row["type"], row, tenant_id)
+
+
+def event_of(row: RowMapping, position: Position, tenant_id: int) -> bytes:
+    """The same as it is sent."""
     job_type, failure = row["type"], row["error_class"]
     document: dict[str, Any]
     if job_type is None:
@@ -204,4 +216,4 @@ def entry(row: RowMapping, generation: str, tenant_id: int) -> FeedEntry:
             "error": error,
         }
     document = {"event": name, **document, "at": rfc3339(row["at"])}
-    return FeedEntry(position, job_type, message(name, orjson.dumps(document), str(position)))
+    return message(name, orjson.dumps(document), str(position))

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gevent.monkey import get_original
@@ -24,6 +24,8 @@ from app.reads.events.position import Position
 
 #: Messages that may wait; a page of the feed fits on top.
 ROOM = 50
+#: Events that are written without a pause.
+EVENTS_AT_ONCE = 50
 KEEP_ALIVE_SECONDS = 15.0
 #: How long a client that waits for an end may be gone before it is noticed.
 GONE_SECONDS = 2.0
@@ -145,6 +147,10 @@ class FeedStream(Stream):
     position: Position
     #: Only ends of jobs of this type, if it is set.
     job_type: str | None = None
+    #: Whether there is probably more than a few entries for it.
+    behind: bool = False
+    #: When entries were last read for it.
+    read_at: float = field(init=False, default=0.0)
     #: The position that the client got last.
     _sent: Position = field(init=False)
 
@@ -156,6 +162,18 @@ class FeedStream(Stream):
     def wants(self, entry: FeedEntry) -> bool:
         """Whether the entry passes its filter; one that is no job's end always does."""
         return self.job_type is None or entry.job_type in (None, self.job_type)
+
+    def read(self, entries: Sequence[FeedEntry], full: bool) -> None:
+        """Send those of the next entries that it wants; ``full``: there are probably more."""
+        events: list[bytes] = []
+        for entry in filter(self.wants, entries):
+            events.append(entry.event)
+            if len(events) % EVENTS_AT_ONCE == 0:
+                time.sleep(0)  # the loop goes on to other greenlets
+        self.send(*events)
+        if entries:
+            self.position = entries[-1].position
+        self.behind, self.read_at = full, time.monotonic()
 
     def keep_alive(self) -> bytes:
         """Also moves the client past what its filter left out."""

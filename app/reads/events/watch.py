@@ -16,17 +16,16 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import TypeVar
 
 from sqlalchemy import Engine
 
 from app.errors import FieldError, TenantStreamsExceeded, TooManyStreams, ValidationFailed
-from app.reads.events.feed import PAGE, FeedEnd, Place, read_ends, read_entries
+from app.reads.events.feed import PAGE, FeedEnd, read_ends, read_entries
 from app.reads.events.job_state import UNSEEN, JobState, read_changed
 from app.reads.events.message import OPENING
+from app.reads.events.places import Readers, batches, choose
 from app.reads.events.position import parse_position
 from app.reads.events.stream import EndWaiter, FeedStream, JobStream, Stream, prepare
 from app.tenants.ownership import own_in_scope, within_scope
@@ -34,8 +33,6 @@ from models.store.errors import StateStoreError
 from models.store.group_commit import GroupCommit
 
 logger = logging.getLogger(__name__)
-
-Item = TypeVar("Item")
 
 #: Streams of one process, as long as they leave half of its files to others.
 MOST_STREAMS = 5_000
@@ -54,9 +51,8 @@ REST_FACTOR = 10
 #: Rest while a feed has more to give, and while the state store is away.
 MORE_SECONDS = 0.02
 AWAY_SECONDS = 0.5
-#: Jobs and places in one statement; between two statements other threads run.
+#: Jobs in one statement; between two statements other threads run.
 JOBS_AT_ONCE = 500
-PLACES_AT_ONCE = 50
 
 
 @dataclass(slots=True, eq=False)
@@ -89,6 +85,8 @@ class Watch:
         self._has_streams = threading.Event()
         self._closed = threading.Event()
         self._reader: threading.Thread | None = None
+        #: When the jobs are to be looked at again.
+        self._jobs_due = 0.0
         # Many clients come at once, say after a restart: their first reads are shared too.
         self._states: GroupCommit[str, JobState | None] = GroupCommit(self._read_states, name="job")
         self._ends: GroupCommit[int, FeedEnd] = GroupCommit(self._read_ends, name="feed")
@@ -132,7 +130,8 @@ class Watch:
             )
         self._check_room(tenant_id)
         position = position or end.position
-        stream = FeedStream(tenant_id, position, job_type, wire=wire, key=key)
+        behind = position != end.position
+        stream = FeedStream(tenant_id, position, job_type, behind, wire=wire, key=key)
         return self._counted(tenant_id, self._serve_feed(stream))
 
     def wait_for_end(
@@ -262,15 +261,12 @@ class Watch:
             self._has_streams.clear()
 
     def _run(self) -> None:
-        away, more, jobs_due = False, False, 0.0
+        away, more = False, False
         while self._has_streams.wait() and not self._closed.is_set():
             began = time.monotonic()
             try:
                 # A feed that catches up is read often, the jobs only as often as ever.
-                jobs_too = not more or began >= jobs_due
-                if jobs_too:
-                    jobs_due = began + REST_SECONDS
-                away, more = False, self.look(jobs=jobs_too)
+                away, more = False, self.look(jobs=not more or began >= self._jobs_due)
                 rest = MORE_SECONDS if more else 0.0
             except StateStoreError as error:
                 if not away:
@@ -295,21 +291,28 @@ class Watch:
         for batch in batches(marks.items(), JOBS_AT_ONCE):
             for job_id, state in read_changed(self._engine, batch).items():
                 self._send_state(job_id, marks[job_id], state)
+        self._jobs_due = time.monotonic() + REST_SECONDS
 
     def _look_at_feeds(self) -> bool:
-        # Readers that want the same entries, together; those that are behind want none now.
-        readers: dict[Place, list[FeedStream]] = {}
+        # Those whose mailboxes are full want nothing now.
+        readers: Readers = {}
         with self._changing:
             for stream in self._feeds:
                 if stream.has_room():
                     readers.setdefault((stream.tenant_id, stream.position), []).append(stream)
-        more = False
-        for places in batches(readers, PLACES_AT_ONCE):
+                else:
+                    stream.behind = True
+        statements, more = choose(readers)
+        for places in statements:
+            if time.monotonic() >= self._jobs_due:
+                self._look_at_jobs()
             for place, entries in zip(places, read_entries(self._engine, places), strict=True):
-                for reader in readers[place] if entries else ():
-                    reader.send(*[entry.event for entry in entries if reader.wants(entry)])
-                    reader.position = entries[-1].position
-                more |= len(entries) == PAGE
+                full = len(entries) == PAGE
+                for reader in readers[place]:
+                    reader.read(entries, full)
+                more |= full
+                if entries:
+                    time.sleep(0)  # the loop goes on to other greenlets
         return more
 
     def _send_state(self, job_id: str, mark: str, state: JobState | None) -> None:
@@ -341,10 +344,3 @@ class Watch:
     def _read_ends(self, tenant_ids: Sequence[int]) -> list[FeedEnd]:
         ends = read_ends(self._engine, tenant_ids)
         return [ends[tenant_id] for tenant_id in tenant_ids]
-
-
-def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """The items, so many at a time."""
-    rest = iter(items)
-    while batch := list(islice(rest, size)):
-        yield batch

@@ -161,7 +161,7 @@ def test_applications_have_their_score_rationale_and_record(submitted: Submitted
 def test_feeds_and_pages_are_readable(submitted: Submitted, api_database: DatabaseFixture) -> None:
     with encrypting(KEYS):
         [entries] = read_entries(api_database.engine, [(1, START)])
-    told = b"".join(entry.event for entry in entries).decode()
+        told = b"".join(entry.event for entry in entries).decode()
     assert told.count(f"refused: {MARKER}") == 2, "the end and the event of the replay"
     assert "fairline-encrypted" not in told
     for path in (
