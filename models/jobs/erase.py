@@ -8,7 +8,8 @@ One transaction: dying before its commit changes nothing. Dying after it leaves 
 and the Eraser goes on: it removes what was still running and the blobs. It comes back a minute
 later, for what was on its way when the erasure was requested: the API repeats a submission whose
 answer it has lost. Every step may be repeated. A job that was resubmitted from an erased one, with
-an edited payload, is erased too.
+an edited payload, is erased too: it gets an erasure of its own. There may be tens of thousands of
+these: an application counts as erased when all of them have one.
 """
 
 from __future__ import annotations
@@ -26,8 +27,12 @@ from models.store.session import fetch, transaction
 
 #: An erasure is looked at once more so long after its request.
 AGAIN_SECONDS = 60
-#: Erasures looked at in one turn.
+#: Erasures looked at in one turn, of all tenants.
 BATCH = 50
+#: Due erasures among which those of a turn are looked for: so many of the oldest and of the newest.
+MOST_DUE = 20_000
+#: Copies whose erasure is requested at a time; the rest by the scheduler.
+COPIES_AT_ONCE = 1_000
 
 REQUEST = """
     INSERT INTO erasures (id, tenant_id)
@@ -42,10 +47,15 @@ LOCK = """
     WHERE id = %(id)s::uuid AND tenant_id = coalesce(%(tenant)s::bigint, tenant_id)
     FOR UPDATE
 """
-REQUEST_COPIES = """
+#: Jobs that were resubmitted from it, whose erasure nobody has requested.
+COPIES = """
+    FROM jobs AS copy JOIN erasures AS origin ON origin.id = copy.resubmitted_from
+    WHERE copy.resubmitted_from = %(id)s::uuid AND copy.tenant_id = origin.tenant_id
+      AND NOT EXISTS (SELECT FROM erasures AS other WHERE other.id = copy.id)
+"""
+REQUEST_COPIES = f"""
     INSERT INTO erasures (id, tenant_id)
-    SELECT id, tenant_id FROM jobs
-    WHERE resubmitted_from = %(id)s::uuid AND tenant_id = %(tenant)s
+    SELECT copy.id, copy.tenant_id {COPIES} LIMIT {COPIES_AT_ONCE}
     ON CONFLICT (id) DO NOTHING
 """
 #: The blob of a payload is named until the row is removed. Status as text: see CLAIM in claim.py.
@@ -92,7 +102,8 @@ NOTE = f"""
         SELECT erasure.id,
                array(SELECT unnest(erasure.blobs || %(found)s::text[])
                      EXCEPT SELECT unnest(%(deleted)s::text[])) AS blobs,
-               EXISTS (SELECT FROM jobs WHERE jobs.id = erasure.id) AS stays
+               EXISTS (SELECT FROM jobs WHERE jobs.id = erasure.id)
+                   OR EXISTS (SELECT {COPIES}) AS stays
         FROM erasures AS erasure WHERE erasure.id = %(id)s::uuid
     )
     UPDATE erasures AS erasure
@@ -113,9 +124,24 @@ POSTPONE = """
 """
 #: How long a row that somebody has locked is waited for: there are others.
 WAIT_FOR_LOCK = "SET LOCAL lock_timeout = '500ms'"
+#: Of each tenant one, then of each another one, and so on: many erasures of one tenant take no
+#: turns from others. The newest are looked through too: what has just become due of others is
+#: among them, however many of the tenant are older.
 FIND_DUE = f"""
-    SELECT id::text AS id, tenant_id FROM erasures WHERE due_at <= now() AND {STILL_LEADER}
-    ORDER BY due_at LIMIT {BATCH}
+    WITH due AS (
+        (SELECT id, tenant_id, due_at FROM erasures WHERE due_at <= now()
+         ORDER BY due_at LIMIT {MOST_DUE})
+        UNION
+        (SELECT id, tenant_id, due_at FROM erasures WHERE due_at <= now()
+         ORDER BY due_at DESC LIMIT {MOST_DUE})
+    ), placed AS (
+        SELECT id, tenant_id, due_at,
+               row_number() OVER (PARTITION BY tenant_id ORDER BY due_at, id) AS place
+        FROM due
+    )
+    SELECT id::text AS id, tenant_id, place FROM placed
+    WHERE place <= {BATCH} AND {STILL_LEADER}
+    ORDER BY place, due_at LIMIT {BATCH}
 """
 #: Of those that were erased, or are being, whose they were.
 READ_ERASED = """
@@ -128,7 +154,7 @@ class ErasureState:
     """How far an erasure is."""
 
     requested_at: datetime
-    #: None: its run is being stopped, or blobs are left.
+    #: None: its run is being stopped, or blobs or copies without an erasure are left.
     erased_at: datetime | None
     #: Blobs to be deleted.
     blobs: tuple[str, ...]

@@ -93,8 +93,8 @@ def add_blobs(export: ApplicationExport) -> None:
 )
 def post_erase(application_id: str) -> Response:
     """Removes the candidate, the application, its score and everything its job has left, in any
-    state. 202 while its run is being stopped or a blob is left, which takes seconds. May be
-    repeated; reading it then is a 410."""
+    state. 202 while its run is being stopped or a blob is left, which takes seconds, or while many
+    jobs that were submitted in its place are left. May be repeated; reading it then is a 410."""
     return erase_in_turn(known_id(application_id))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from app.scheduler.maintenance import eraser as eraser_module
 from app.scheduler.maintenance.eraser import Eraser
 from models.blobs import BlobError, BlobMissing, BlobStore, checkpoint_key, open_blobs, payload_key
 from models.jobs import erase
@@ -327,3 +328,93 @@ def test_a_copy_with_an_edited_payload_is_erased_too(
     for erased in (job_id, copy, copy_of_copy):
         assert continue_erasure(database.engine, erased, 1.0) is not None
     assert database.job(foreign).status == "queued"
+
+
+def add_copies(database: DatabaseFixture, origin: str, count: int) -> None:
+    """Jobs that were submitted in the place of an application."""
+    database.execute(
+        """
+        INSERT INTO jobs (id, tenant_id, type, pool, payload, status, resubmitted_from)
+        SELECT gen_random_uuid(), 1, 'echo', 'medium', %s, 'cancelled', %s::uuid
+        FROM generate_series(1, %s)""",
+        f'"{NAME}"',
+        origin,
+        count,
+    )
+
+
+def test_many_copies_are_erased_a_number_at_a_time_and_the_application_with_the_last(
+    database: DatabaseFixture, eraser: Eraser
+) -> None:
+    job_id = bring(database, "dead")
+    add_copies(database, job_id, 2_500)
+    state = request_erasure(database.engine, 1, job_id)
+    assert state is not None
+    assert state.erased_at is None, "copies are left that nobody has asked to erase"
+    requested = "SELECT count(*) AS erasures FROM erasures WHERE id <> %s"
+    assert database.query(requested, job_id)[0].erasures == 1_000
+    assert not database.query("SELECT FROM jobs WHERE id = %s", job_id), "it is gone all the same"
+    for erasures in (2_000, 2_500):
+        database.execute("UPDATE erasures SET due_at = NULL WHERE id <> %s", job_id)
+        database.execute("UPDATE erasures SET due_at = now() WHERE id = %s", job_id)
+        eraser.run_once(0.0)
+        assert database.query(requested, job_id)[0].erasures == erasures
+    [row] = database.query("SELECT erased_at FROM erasures WHERE id = %s", job_id)
+    assert row.erased_at is not None
+
+
+def request_many(database: DatabaseFixture, tenant_id: int, count: int, age: int) -> None:
+    """Erasures that are due for so many seconds."""
+    database.execute(
+        """
+        INSERT INTO erasures (id, tenant_id, due_at)
+        SELECT gen_random_uuid(), %s, now() - make_interval(secs => %s)
+        FROM generate_series(1, %s)""",
+        tenant_id,
+        age,
+        count,
+    )
+
+
+def finished_of(database: DatabaseFixture, tenant_id: int) -> int:
+    """Erasures of a tenant that were looked at and are done."""
+    [row] = database.query(
+        "SELECT count(erased_at) AS done FROM erasures WHERE tenant_id = %s", tenant_id
+    )
+    return int(row.done)
+
+
+def test_many_erasures_of_a_tenant_do_not_hold_up_those_of_others(
+    database: DatabaseFixture, eraser: Eraser
+) -> None:
+    request_many(database, 1, 2 * erase.BATCH, age=60)
+    request_many(database, 2, 3, age=30)
+    request_many(database, 3, 1, age=0)
+    assert eraser.run_once(0.0) == erase.BATCH
+    assert (finished_of(database, 2), finished_of(database, 3)) == (3, 1)
+    assert finished_of(database, 1) == erase.BATCH - 4
+
+
+def test_a_new_erasure_is_found_behind_very_many_of_another_tenant(
+    database: DatabaseFixture, eraser: Eraser
+) -> None:
+    request_many(database, 1, 50_000, age=60)
+    request_many(database, 2, 1, age=0)
+    eraser.run_once(0.0)
+    assert finished_of(database, 2) == 1
+
+
+def test_a_turn_ends_in_time_and_the_next_begins_with_who_had_none(
+    database: DatabaseFixture, eraser: Eraser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eraser_module, "TURN_SECONDS", 0.0)
+    request_many(database, 1, 5, age=60)
+    request_many(database, 2, 1, age=30)
+    request_many(database, 3, 1, age=0)
+    done = []
+    for turn in range(4):
+        assert eraser.run_once(float(turn)) == 1
+        done.append([finished_of(database, tenant_id) for tenant_id in (1, 2, 3)])
+    assert done[0] == [1, 0, 0], "the rest stays due"
+    assert done[2] == [1, 1, 1]
+    assert done[3] == [2, 1, 1]
