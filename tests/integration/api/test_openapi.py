@@ -355,7 +355,7 @@ def tell_of_the_platform(caller: Caller, database: DatabaseFixture) -> None:
     caller.call("GET", "/healthz", 200)
     caller.call("GET", "/metrics", 200)
     database.execute(
-        "UPDATE leaders SET broker_seen_at = now(), expires_at = now() + interval '1 h'"
+        "UPDATE leaders SET broker_seen_at = now(), expires_at = now() + interval '1 minute'"
     )
     database.execute("DELETE FROM processes")
     caller.call("GET", "/readyz", 503)
