@@ -23,7 +23,8 @@ TURN_SECONDS = 0.2
 #: The revision that a database which is at 0020 has before it: that is always the last one, and
 #: others were put in front of it, in groups. Null: all of them were made.
 MADE_BEFORE = """
-    SELECT CASE WHEN to_regclass('removed_cells') IS NOT NULL THEN NULL
+    SELECT CASE WHEN to_regclass('jobs_due_by_tenant') IS NOT NULL THEN NULL
+                WHEN to_regclass('removed_cells') IS NOT NULL THEN '0028'
                 WHEN to_regclass('away_tenants') IS NOT NULL THEN '0027'
                 WHEN EXISTS (SELECT FROM pg_policy WHERE polrelid = to_regclass('blob_counts'))
                 THEN '0023'
@@ -61,7 +62,7 @@ def renumber(connection: Connection) -> None:
     """Take back revision 0020 in a database that had it before others were put in front of it.
 
     It was 0012 when it followed 0011; later it followed 0015, 0019, 0022, 0024, 0025, 0026, 0023,
-    then 0027.
+    0027, then 0028.
     """
     migration = MigrationContext.configure(connection, opts={"script": context.script})
     current = migration.get_current_revision()

@@ -39,8 +39,8 @@ check_owner() {
 }
 
 # Two first starts at once: one installs, the other waits and then finds it done. The lock is in a
-# file that only its owner can open: whoever can read a file can hold its lock. Where the folder
-# cannot be written, there is none.
+# file that only its owner can open: whoever can read a file can hold its lock. Where that cannot be
+# written, there is none.
 lock() {
     command -v flock >/dev/null || return 0
     if [ ! -e .venv.lock ]; then
@@ -48,9 +48,7 @@ lock() {
         # Else the owner of the folder could install nothing any more.
         if [ "$(id -u)" = 0 ]; then chown -h "$(stat -c %u .)" .venv.lock || :; fi
     fi
-    if [ ! -w .venv.lock ]; then
-        fail ".venv.lock belongs to $(stat -c %U .venv.lock); run this as that user, or use your own clone"
-    fi
+    [ -w .venv.lock ] || return 0  # of another member of a group, or of a folder that is only read
     exec 9>>.venv.lock
     flock -n 9 || { say 'waiting for another installation in this folder'; flock 9; }
 }

@@ -42,10 +42,10 @@ class Home:
         self.supervisor_file = self.path / "supervisor.json"
 
     def prepare(self) -> None:
-        """Create what is missing; refused in another user's home, whose owner it would lock out."""
-        if self.path.exists() and (owner := self.path.stat().st_uid) != os.geteuid():
+        """Create what is missing; refused where another user's stack is, whom it would lock out."""
+        if self.logs.exists() and (owner := self.logs.stat().st_uid) != os.geteuid():
             name = user_name(owner)
-            raise StackError(f"{self.path} belongs to {name}: run this as {name}")
+            raise StackError(f"the stack in {self.path} belongs to {name}: run this as {name}")
         self.stack_id()
         for folder in (self.logs, self.blobs):
             make_private(folder)
@@ -80,11 +80,12 @@ class Home:
         name, path = "", ""
         with suppress(FileNotFoundError):
             name, _, path = file.read_text().partition("\n")
-        if name and path and not self._is_copy_of(path):
+        if name and path == self._place():
             return name
+        copied = bool(path) and self._is_copy_of(path)
         # A home that is there already may be somebody else's, and keeps its mode.
         self.path.mkdir(mode=PRIVATE_MODE, parents=True, exist_ok=True)
-        if path:
+        if copied:
             name = ""
             self.supervisor_file.unlink(missing_ok=True)
             self.processes_file.unlink(missing_ok=True)
@@ -102,22 +103,12 @@ class Home:
         return json.dumps(str(self.path.resolve()))
 
     def _is_copy_of(self, place: str) -> bool:
-        """Whether this folder was copied from that place, or moved while nothing ran in it."""
-        if place == self._place():
-            return False
+        """Whether this folder was copied from that place, which is still there; not if it was
+        moved, or is seen by another path, as in a container."""
         try:
             return not os.path.samefile(json.loads(place), self.path)
         except (OSError, ValueError, TypeError):
-            # Nothing is there any more, or it is seen by another path, as in a container: what
-            # holds the lock runs in this very folder.
-            return not self._is_locked()
-
-    def _is_locked(self) -> bool:
-        try:
-            with self.lock():
-                return False
-        except (OSError, StackError):
-            return True
+            return False
 
     def lock(self) -> IO[str]:
         """Claim the home for this process until the file is closed, or the process ends."""

@@ -68,11 +68,12 @@ class Promoter(RoleQueries):
         most = BATCH if any(held.values()) else room
         if most <= 0:
             return 0
-        if self._by_tenant.pop(pool, False):
+        if room > 0 and self._by_tenant.pop(pool, False):
             after = self._last.get(pool, NO_TENANT)
             [row] = self._read(self._by_tenant_sql, pool=pool, room=room, after=after, **held)
             self._last[pool] = NO_TENANT if row.last is None else row.last
             return int(row.jobs)
         promoted = self._write(self._promote_sql, pool=pool, room=room, most=most, **held)
-        self._by_tenant[pool] = 0 < room <= promoted  # there may be more
+        if room > 0:
+            self._by_tenant[pool] = room <= promoted  # there may be more
         return promoted

@@ -106,37 +106,43 @@ class Replayer(RoleQueries):
         if not running:
             self._due = now + (0.0 if self._held else IDLE_SECONDS)
             return 0
-        found = [self._candidates(replay, len(running)) for replay in running]
-        wanted = Counter(queue for candidates in found for _, queue in candidates.jobs)
+        found, held = self._look_at(running)
+        wanted = Counter(queue for _, candidates in found for _, queue in candidates.jobs)
         granted = self._tenant_limits.take(wanted, spare=True) if wanted else None
         left, full = (dict(granted.jobs), granted.full) if granted else ({}, frozenset())
-        held = granted.held if granted else {}
+        held |= granted.held if granted else {}
         queued = 0
-        for replay, candidates in zip(running, found, strict=True):
+        for replay, candidates in found:
             choice = choose(candidates, left, full, replay.position)
             reason = held[replay.tenant_id].code or None if replay.tenant_id in held else None
             try:
                 queued += self._work(replay, choice, choice.complete and candidates.at_end, reason)
             except (StatementTooSlow, DBAPIError) as error:
-                self._pass_over(replay, error)
-                held[replay.tenant_id] = Hold("", SLOW_SECONDS)
+                held[replay.tenant_id] = self._pass_over(replay, error)
         for tenant_id, hold in held.items():
             self._held[tenant_id] = now + hold.seconds
         return queued
 
-    def _candidates(self, replay: Row[Any], sharing: int) -> Candidates:
-        """The next jobs of a replay; none if they cannot be read."""
-        try:
-            return self._peek(replay, sharing)
-        except (StatementTooSlow, DBAPIError) as error:
-            self._pass_over(replay, error)
-            return Candidates((), replay.position, at_end=False)
+    def _look_at(
+        self, running: Sequence[Row[Any]]
+    ) -> tuple[list[tuple[Row[Any], Candidates]], dict[int, Hold]]:
+        """The next jobs of these replays; and the tenants of those that cannot be read now."""
+        found, held = [], {}
+        for replay in running:
+            try:
+                found.append((replay, self._peek(replay, len(running))))
+            except (StatementTooSlow, DBAPIError) as error:
+                held[replay.tenant_id] = self._pass_over(replay, error)
+                if isinstance(error, StatementTooSlow):
+                    break  # others may be as slow, and the dispatcher waits
+        return found, held
 
-    def _pass_over(self, replay: Row[Any], error: Exception) -> None:
+    def _pass_over(self, replay: Row[Any], error: Exception) -> Hold:
         """Let others go first: a replay that fails again and again must not end each turn."""
         reason = str(getattr(error, "orig", error)).strip()  # not the statement
         logger.warning("replay %s: a statement failed: %s", replay.id, reason)
         self._write(PASS_OVER, replay=replay.id)
+        return Hold("", SLOW_SECONDS)
 
     def _peek(self, replay: Row[Any], sharing: int) -> Candidates:
         """The next jobs of one of so many replays that share the turn."""

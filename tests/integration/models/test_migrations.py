@@ -107,8 +107,14 @@ DROP_POLICIES = """
     END $$"""
 
 
+def drop_due_by_tenant(database: DatabaseFixture) -> None:
+    """As before due jobs were looked for by tenant."""
+    database.execute("DROP INDEX jobs_due_by_tenant")
+
+
 def drop_removed_cells(database: DatabaseFixture) -> None:
     """As before they were noted."""
+    drop_due_by_tenant(database)
     database.execute("DROP TABLE removed_cells; DROP INDEX intake_jobs_key")
     database.execute("CREATE UNIQUE INDEX intake_jobs_key ON intake_jobs (tenant, key)")
 
@@ -194,6 +200,11 @@ MISSING = {
     "bounds": (drop_bounds, "SELECT FROM tenants WHERE requests_per_second IS NOT NULL", False),
     "offers": (drop_offers, "SELECT FROM express_lanes WHERE offers <> '{}'", False),
     "cells": (drop_cells, "SELECT FROM tenants WHERE share <> 1", False),
+    "due by tenant": (
+        drop_due_by_tenant,
+        "SELECT FROM pg_indexes WHERE indexname = 'jobs_due_by_tenant'",
+        True,
+    ),
     "removed cells": (drop_removed_cells, "SELECT FROM removed_cells", False),
     "policies": (drop_policies, "SELECT FROM pg_policy WHERE polrelid = 'jobs'::regclass", True),
 }

@@ -132,6 +132,20 @@ def test_due_jobs_of_one_tenant_do_not_delay_those_of_all_others(
     assert own[0][0] > 100, "the tenant with many goes on"
 
 
+def test_turns_by_tenant_are_not_spent_where_there_is_no_room(database: DatabaseFixture) -> None:
+    """A slow pool has room now and then; what is held back is looked at in every turn."""
+    database.execute(SCHEDULE, "", 1_000)
+    database.execute(RETRIES, 3)
+    role = promoter(database)
+    held = {"lanes": ["claude"]}
+    promoted = [
+        [role._promote("short", room, **held) for room in (1, 0, 0, 1, 0)] for _ in range(4)
+    ]
+    assert promoted == [[1, 0, 0, 1, 0]] * 4
+    rows = database.query("SELECT DISTINCT tenant_id FROM jobs WHERE status = 'queued'")
+    assert {row.tenant_id for row in rows} == {1, 2, 3, 4}
+
+
 def test_turns_by_tenant_go_round(
     database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

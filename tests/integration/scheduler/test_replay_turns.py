@@ -149,15 +149,18 @@ def test_a_replay_that_always_fails_keeps_no_other_tenant_from_its_turns(
     for tenant in (1, 2):
         dead[tenant] = make_dead(database, 30, tenant=tenant)
         replay_requests.create(database.engine, ReplayRequest(tenant, limit=20), 60)
-    work = getattr(role, step)
+    work, failed = getattr(role, step), 0
 
     def fail_for_the_first(replay: Any, *given: Any) -> Any:
+        nonlocal failed
         if replay.tenant_id == 1:
+            failed += 1
             database.query("SELECT 1 / 0")
         return work(replay, *given)
 
     monkeypatch.setattr(role, step, fail_for_the_first)
     for turn in range(5):
         role.run_once(float(turn))
+    assert failed == 1, "its tenant is left alone for some seconds"
     assert queued(database) & set(dead[2])
     assert not queued(database) & set(dead[1])
