@@ -47,4 +47,4 @@ def refuse_commands() -> None:
 
 def refuse(state: Any, *args: Any, **given: Any) -> Any:
     """Answer a command that is not obeyed."""
-    return {"error": "Nothing was done. Jobs are cancelled by DELETE /jobs/{id}, or in the console"}
+    return {"error": "Nothing was done. Cancel the job: DELETE /jobs/{id}, or in the console."}

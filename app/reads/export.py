@@ -146,7 +146,7 @@ class ApplicationExport:
     def leave_out_from(self, copy: dict[str, Any]) -> None:
         """Only name this copy and those after it."""
         copies = self.document["resubmitted"]
-        first = copies.index(copy)
+        first = next(place for place, row in enumerate(copies) if row is copy)
         self.more_ids[:0] = [row["id"] for row in copies[first:]]
         del copies[first:]
 

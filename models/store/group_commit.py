@@ -324,7 +324,7 @@ class GroupCommit(Generic[Item, Result]):
             return None
         try:
             locked = self._locked([ticket.item for ticket in tickets])
-        except Exception:  # noqa: BLE001 - perhaps the whole table is locked
+        except Exception:  # noqa: BLE001 - a look only; perhaps the whole table is locked
             return None
         return {ticket for ticket, waits in zip(tickets, locked, strict=True) if waits}
 

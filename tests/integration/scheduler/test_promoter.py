@@ -146,6 +146,23 @@ def test_turns_by_tenant_are_not_spent_where_there_is_no_room(database: Database
     assert {row.tenant_id for row in rows} == {1, 2, 3, 4}
 
 
+def test_a_leader_that_was_overtaken_promotes_nothing_by_tenant(
+    database: DatabaseFixture,
+) -> None:
+    database.execute(SCHEDULE, "", 10)
+    role = promoter(database)
+    role._by_tenant["short"] = True
+    overtake = "UPDATE leaders SET epoch = epoch + %s WHERE role = 'scheduler'"
+    database.execute(overtake, 1)
+    try:
+        assert role._promote("short", 5, []) == 0
+    finally:
+        database.execute(overtake, -1)
+    role._by_tenant["short"] = True
+    assert role._promote("short", 5, []) == 5
+    assert database.query("SELECT count(*) FROM jobs WHERE status = 'queued'")[0][0] == 5
+
+
 def test_turns_by_tenant_go_round(
     database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from app.scheduler.relief import Relief
-from models.jobs.promote import PROMOTE_IF
+from models.jobs.promote import PROMOTE_BY_TENANT_IF, PROMOTE_IF
 from models.jobs.reap import FIND_LOST_IF
 from models.leadership import LEAD, ReliefLease
 from models.presence import Presence, announce
@@ -19,10 +19,12 @@ from tests.integration.scheduler.test_relief import Broker, silence
 from tests.support.database_fixture import DatabaseFixture
 
 NOBODY_HOLDS_IT = {"lanes": [], "tenants": [], "free_full": False, "pool": "medium"}
-#: The statements of a relief beside its dispatch, and their parameters.
+#: The statements of a relief beside its dispatch, their parameters, and the rows of an answer if
+#: they change nothing: one of them answers with a count.
 STATEMENTS = [
-    (PROMOTE_IF, {**NOBODY_HOLDS_IT, "room": 5, "most": 5}),
-    (FIND_LOST_IF, {"silent": [], "early": False, "stuck": []}),
+    (PROMOTE_IF, {**NOBODY_HOLDS_IT, "room": 5, "most": 5}, 0),
+    (PROMOTE_BY_TENANT_IF, {**NOBODY_HOLDS_IT, "room": 5, "after": -1}, 1),
+    (FIND_LOST_IF, {"silent": [], "early": False, "stuck": []}, 0),
 ]
 
 
@@ -72,9 +74,15 @@ def test_neither_beside_a_leader(database: DatabaseFixture, relief: Relief) -> N
     assert [row.status for row in rows] == ["running", "scheduled"]
 
 
-@pytest.mark.parametrize(("statement", "parameters"), STATEMENTS, ids=["promote", "reap"])
+@pytest.mark.parametrize(
+    ("statement", "parameters", "rows"), STATEMENTS, ids=["promote", "promote by tenant", "reap"]
+)
 def test_statement_that_meets_a_takeover_changes_nothing(
-    database: DatabaseFixture, relief: Relief, statement: str, parameters: dict[str, object]
+    database: DatabaseFixture,
+    relief: Relief,
+    statement: str,
+    parameters: dict[str, object],
+    rows: int,
 ) -> None:
     run(database)
     database.submit(execute_at=datetime.now(UTC) + timedelta(hours=1))
@@ -96,5 +104,5 @@ def test_statement_that_meets_a_takeover_changes_nothing(
             turn.start()
             database.wait_until_waiting()
         turn.join(10)
-    assert told == [0]
+    assert told == [rows]
     assert not fetch(database.engine, "SELECT FROM jobs WHERE status = 'queued'")

@@ -164,6 +164,8 @@ def test_a_locked_row_of_another_run_does_not_keep_the_rest_from_being_handed_ba
     guilty, locked, *innocent = (
         process.worker.slots.begin(one) for one in process.worker.slots.claim(process.refs(4))
     )
+    process.flush()  # it has reported
+    assert process.database.query("SELECT FROM processes WHERE name = 'w1'")
     with transaction(engine) as locking:
         lock = "SELECT FROM jobs WHERE id = %s FOR UPDATE"
         locking.exec_driver_sql(lock, (locked.claim.ref.id,))
@@ -172,3 +174,15 @@ def test_a_locked_row_of_another_run_does_not_keep_the_rest_from_being_handed_ba
     assert statuses == ["queued"] * 2
     assert process.database.job(guilty.claim.ref.id).status != "running"
     assert process.database.job(locked.claim.ref.id).status == "running", "the reaper finds it"
+    # It has not left: a process that is silent is found sooner than one whose leases have to end.
+    assert process.database.query("SELECT FROM processes WHERE name = 'w1'")
+
+
+def test_a_process_that_hands_everything_back_leaves(ending: Ending) -> None:
+    process = ending.process
+    guilty, _ = (
+        process.worker.slots.begin(one) for one in process.worker.slots.claim(process.refs(2))
+    )
+    process.flush()
+    ending.end(guilty)
+    assert not process.database.query("SELECT FROM processes WHERE name = 'w1'")
