@@ -138,7 +138,7 @@ class Replayer(RoleQueries):
         return found, held
 
     def _pass_over(self, replay: Row[Any], error: Exception) -> Hold:
-        """Let others go first: a replay that fails again and again must not end each turn."""
+        """Leave its tenant alone for a while; then another replay of the tenant goes first."""
         reason = str(getattr(error, "orig", error)).strip()  # not the statement
         logger.warning("replay %s: a statement failed: %s", replay.id, reason)
         self._write(PASS_OVER, replay=replay.id)
