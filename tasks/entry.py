@@ -42,7 +42,7 @@ from models.store.errors import StateStoreUnavailable
 from models.store.roles import DatabaseRole
 from models.store.session import open_engine
 from tasks.config import TaskSettings, task_settings
-from tasks.local_message import deliver
+from tasks.local_message import begin
 from tasks.process import (
     end_with_parent,
     exit_requested,
@@ -288,10 +288,10 @@ def _offer(sender: Any, **_: Any) -> None:
     """A green worker with free slots is given jobs; children of a prefork one claim theirs."""
     pools = [pool for pool, part in map(parse_queue, this.queues) if not part]
     if this.worker is not None and this.offers is None and is_green() and pools:
-        # Room in Celery's pool beside what comes by message: without it the consumer would wait.
-        sender.controller.pool.grow(this.worker.slots.count + MOST_OFFERED)
-        begin = partial(deliver, sender.controller, tuple(this.worker.types))
-        this.offers = Offers(this.worker, pools, begin)
+        # Room in Celery's pool beside what comes by message, for a run and for the task that waits
+        # for it: without it the consumer would wait.
+        sender.controller.pool.grow(2 * (this.worker.slots.count + MOST_OFFERED))
+        this.offers = Offers(this.worker, pools, partial(begin, sender.controller, this.worker))
         this.offers.start()
 
 

@@ -1,12 +1,15 @@
-"""Hands a job to this very worker as if its message had come from the broker.
+"""Begins a job that was given to this worker, without a message from the broker.
 
-Celery shows it to Flower, counts and runs it as ever. There is nothing to acknowledge.
+Its run begins at once, in Celery's pool. Then Celery gets a message of this process's own making,
+shows it to Flower and counts it as ever; its task waits for the run (`tasks.worker.pipeline`). With
+telemetry the task comes first, because its span is the parent of the run's.
+There is nothing to acknowledge.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import time
 from typing import Any
 
 import orjson
@@ -14,21 +17,32 @@ from kombu.message import Message
 
 from models.jobs.offer import GivenJob
 from models.jobs.trace_context import trace_headers
+from tasks.worker import tracing
+from tasks.worker.pipeline import run_ahead
+from tasks.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
 
 
-def deliver(controller: Any, types: Sequence[str], job: GivenJob) -> None:
-    """Begin the task of the job; ``controller`` is Celery's worker, ``types`` those it knows."""
+def begin(controller: Any, worker: Worker, job: GivenJob) -> None:
+    """Begin the job, which the worker holds; ``controller`` is Celery's worker."""
     consumer = controller.consumer
     strategies = consumer.strategies if consumer is not None else {}
     # A type that only a newer version knows is put off by any other's task.
-    name = job.type if job.type in types else types[0]
+    name = job.type if job.type in worker.types else next(iter(worker.types))
     strategy = strategies.get(name)
     if strategy is None:  # it starts or stops; the job is handed back as it does not begin
         logger.info("job %s cannot begin: the worker does not take messages", job.ref.id)
         return
-    made = controller.app.amqp.create_task_message(
+    if tracing.telemetry is None and worker.slots.is_granted(job.ref):
+        controller.pool.apply_async(run_ahead, (job.ref, worker), callback=_nothing)
+        time.sleep(0)  # it runs until it waits for something
+    strategy(message_of(controller.app, name, job), None, _nothing, _nothing, ())
+
+
+def message_of(celery: Any, name: str, job: GivenJob) -> Message:
+    """What Celery would have read from the broker."""
+    made = celery.amqp.create_task_message(
         job.ref.id,
         name,
         args=([list(job.ref)],),
@@ -36,7 +50,7 @@ def deliver(controller: Any, types: Sequence[str], job: GivenJob) -> None:
         kwargsrepr="{}",
         ignore_result=True,
     )
-    message = Message(
+    return Message(
         body=orjson.dumps(made.body),
         content_type="application/json",
         content_encoding="utf-8",
@@ -44,8 +58,7 @@ def deliver(controller: Any, types: Sequence[str], job: GivenJob) -> None:
         properties=made.properties,
         delivery_info={"exchange": "", "routing_key": job.claim.pool if job.claim else ""},
     )
-    strategy(message, None, _nothing, _nothing, ())
 
 
 def _nothing(*_: Any) -> None:
-    """In place of an acknowledgement."""
+    """In place of an acknowledgement, and of a result."""
