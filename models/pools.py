@@ -110,6 +110,9 @@ WAIT_BOUNDS = sorted(
 )
 RUN_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
 
+#: Of a lease in a pool that this process does not know.
+UNKNOWN_LEASE = "30 seconds"
+
 #: Pools have no dots in their names, nor have tenants.
 _SLICED = re.compile(r"([a-z][a-z0-9_-]*)\.(free|reserved\.[a-z0-9][a-z0-9_-]{0,62})")
 
@@ -135,10 +138,12 @@ def is_job_queue(name: str) -> bool:
     return parse_queue(name)[0] in POOLS
 
 
+def lease_interval(pool: str) -> str:
+    """How long a lease lasts in a pool, as PostgreSQL reads it."""
+    return f"{POOLS[pool].lease_seconds:g} seconds" if pool in POOLS else UNKNOWN_LEASE
+
+
 def lease_interval_sql(column: str) -> str:
     """An SQL expression: how long a lease lasts in the pool that ``column`` names."""
-    cases = " ".join(
-        f"WHEN '{pool.name}' THEN interval '{pool.lease_seconds:g} seconds'"
-        for pool in POOLS.values()
-    )
-    return f"CASE {column} {cases} ELSE interval '30 seconds' END"
+    cases = " ".join(f"WHEN '{pool}' THEN interval '{lease_interval(pool)}'" for pool in POOLS)
+    return f"CASE {column} {cases} ELSE interval '{UNKNOWN_LEASE}' END"

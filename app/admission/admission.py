@@ -23,7 +23,8 @@ from app.errors import BrokerUnavailable, IdempotencyKeyReused, NotFound, Tenant
 from app.policy.early_messages import EarlyMessages
 from app.repeated import BackgroundLoop
 from app.telemetry.hooks import admit_traced
-from models.jobs.admit import Outcome, admit_alone, admit_group
+from models.jobs.admit import Outcome, admit_group
+from models.jobs.admit_alone import admit_alone
 from models.jobs.dispatch import Dispatch
 from models.jobs.release import release
 from models.jobs.submission import (

@@ -1,12 +1,11 @@
-"""Admit: new → queued, scheduled or, by the express lane, dispatched or running.
+"""Admit: new → queued, scheduled or, by the express lane, dispatched.
 
 Called by the API's group commit and, for ticks of schedules, by the scheduler. Dying before the
 commit accepts nothing, and no 202 was sent; dying after it leaves the rows, and the reaper finds
 express references that were not published. Ids are made by the caller, so writing a group again
 after a lost answer changes nothing.
 
-A job that comes alone while a worker offers to run it (`models.jobs.offer`) is born running, as if
-that worker had claimed it.
+A job that comes alone has a statement of its own: `models.jobs.admit_alone`.
 
 For a tenant that is away, as it is placed in another cell, nothing is inserted, not even a key.
 
@@ -26,7 +25,6 @@ from sqlalchemy import Connection, Engine
 from models.encryption.key_ring import ContentKind, Place
 from models.encryption.values import digest_matches, encrypt_digest, encrypt_json, key_ring
 from models.jobs.held_back import AWAY, DEPENDENCIES_NOT_CLOSED, THROTTLED
-from models.jobs.offer import FIRST_OFFER, OFFERS_LEFT, TELL
 from models.jobs.submission import (
     Admitted,
     KeyReused,
@@ -51,7 +49,7 @@ READY = f"""
     AND dependency NOT IN (SELECT dependency FROM quotas)
     AND (cap IS NULL OR cap >= 2 * (SELECT slots FROM express_lanes AS its
                                     WHERE its.pool = item.pool))
-    AND (tenant_id, pool) NOT IN ({THROTTLED})"""
+    AND (item.tenant_id, item.pool) NOT IN ({THROTTLED})"""
 
 #: Whether nothing may be inserted for an entry.
 IS_AWAY = f"tenant_id IN ({AWAY})"
@@ -87,24 +85,12 @@ NEW_KEYS = f"""
 
 #: Whether a new row went by the express lane.
 SENT = "(status IN ('dispatched', 'running'))"
-#: Whether a worker was given the job, and whether one would take another.
-TOLD = f""", status = 'running' AS given, (SELECT offered FROM lane) AS offered,
-           CASE status WHEN 'running' THEN {TELL}::text END"""
+#: Of a lane, as ``open``: the scheduler lets jobs take it. Whether there is credit left, besides.
+LANE_OPEN = f"open.granted_at > now() - interval '{PERMISSION_SECONDS} seconds'"
 
 
-#: Rows for which nothing was inserted.
-REFUSED = "UNION ALL SELECT id::text, NULL{nulls} FROM wanted WHERE away"
-
-
-def admit_statement(keys: str, returned: str, alone: bool = False) -> str:
-    """The statement, with or without idempotency keys; ``returned``: which rows it returns.
-
-    ``alone``: for one job, which takes an offer of its pool.
-    """
-    take = f", offers = CASE WHEN %(give)s::bool THEN {OFFERS_LEFT} ELSE lane.offers END"
-    offer = """, asked.worker, asked.offers[1] AS offer,
-                  cardinality(asked.offers) > 0 AS offered"""
-    given = "(SELECT worker FROM lane)"
+def admit_statement(keys: str, returned: str) -> str:
+    """The statement, with or without idempotency keys; ``returned``: which rows it returns."""
     return f"""
     WITH item AS (
         SELECT * FROM unnest(
@@ -117,48 +103,47 @@ def admit_statement(keys: str, returned: str, alone: bool = False) -> str:
                    not_after, traceparent, candidate, role, dependency, payload_blob, express,
                    cap, resubmitted_from, entry, place)
     ), {keys}, lane AS (
-        UPDATE express_lanes AS lane SET credit = lane.credit - asked.jobs{take if alone else ""}
+        UPDATE express_lanes AS lane SET credit = lane.credit - asked.jobs
         FROM (
             -- A closed lane is not locked: while there is a queue, processes would wait for
             -- each other's commits. Open ones are, in order.
-            SELECT open.pool, asked.jobs{f", open.offers, {FIRST_OFFER} AS worker" if alone else ""}
+            SELECT open.pool, asked.jobs
             FROM (SELECT pool, count(*)::int AS jobs FROM wanted
                   WHERE ready AND NOT away GROUP BY pool) AS asked
             JOIN express_lanes AS open ON open.pool = asked.pool
             WHERE %(express)s::bool AND open.credit >= asked.jobs
-              AND open.granted_at > now() - interval '{PERMISSION_SECONDS} seconds'
+              AND {LANE_OPEN}
             ORDER BY open.pool
             FOR UPDATE OF open
         ) AS asked
         WHERE lane.pool = asked.pool AND lane.credit >= asked.jobs
-        RETURNING lane.pool{offer if alone else ""}
+        RETURNING lane.pool
     ), born AS (
-        SELECT wanted.*, {given if alone else "NULL::text"} AS worker,
+        SELECT wanted.*,
                CASE WHEN execute_at > now() THEN 'scheduled'::job_status
-                    {f"WHEN {given} IS NOT NULL THEN 'running'::job_status" if alone else ""}
                     WHEN ready AND pool IN (SELECT pool FROM lane) THEN 'dispatched'::job_status
                     ELSE 'queued'::job_status END AS status
         FROM wanted WHERE NOT away
     ), job AS (
         INSERT INTO jobs (id, tenant_id, type, pool, payload, priority, execute_at, not_after,
                           traceparent, dependency, payload_blob, status, lease, dispatched_at,
-                          lease_expires_at, resubmitted_from, worker, started_at)
+                          lease_expires_at, resubmitted_from)
         SELECT id, tenant_id, type, pool, payload::json, priority, execute_at, not_after,
                traceparent, dependency, payload_blob, status, {SENT}::int,
                CASE WHEN {SENT} THEN now() END,
                CASE WHEN {SENT} THEN now() + {lease_interval_sql("pool")} END,
-               resubmitted_from, worker, CASE WHEN worker IS NOT NULL THEN now() END
+               resubmitted_from
         FROM born
         ON CONFLICT (id) DO NOTHING
-        RETURNING {"*" if alone else "id, status"}
+        RETURNING id, status
     ), application AS (
         INSERT INTO applications (id, tenant_id, candidate, role)
         SELECT id, tenant_id, candidate, role FROM wanted
         WHERE candidate IS NOT NULL AND NOT away
         ON CONFLICT (id) DO NOTHING
     )
-    SELECT id::text AS id, {SENT} AS dispatched{TOLD if alone else ""} FROM job WHERE {returned}
-    {REFUSED.format(nulls=", NULL, NULL, NULL" if alone else "")}
+    SELECT id::text AS id, {SENT} AS dispatched FROM job WHERE {returned}
+    UNION ALL SELECT id::text, NULL FROM wanted WHERE away
 """
 
 
@@ -166,10 +151,6 @@ ADMIT = admit_statement(NO_KEYS, "status = 'dispatched'")
 ADMIT_KEYED = admit_statement(NEW_KEYS, "true")
 PREPARED = PreparedStatement("admit", ADMIT)
 PREPARED_KEYED = PreparedStatement("admit_keyed", ADMIT_KEYED)
-PREPARED_ALONE = PreparedStatement("admit_alone", admit_statement(NO_KEYS, "true", alone=True))
-PREPARED_ALONE_KEYED = PreparedStatement(
-    "admit_alone_keyed", admit_statement(NEW_KEYS, "true", alone=True)
-)
 
 #: What earlier requests under these keys were, and became.
 READ_KEYS = """
@@ -217,27 +198,6 @@ def admit_group(engine: Engine, group: Sequence[SubmissionGroup], express: bool)
     return outcomes
 
 
-def admit_alone(engine: Engine, entry: SubmissionGroup, express: bool, give: bool) -> Outcome:
-    """Insert one job; a worker that offered to run it is told, if it is to be given away."""
-    parameters = {**parameters_of([entry], express), "give": give}
-    statement = PREPARED_ALONE
-    if entry.key is not None:
-        parameters |= {"entries": plain_array([0]), **key_parameters([entry], [0])}
-        statement = PREPARED_ALONE_KEYED
-    with connect(engine) as connection:
-        for row in statement.execute(connection, parameters):
-            if row.dispatched is None:
-                return TenantAway()
-            sent = entry.submissions if row.dispatched else ()
-            return Admitted((row.id,), express=sent, given=row.given, offered=bool(row.offered))
-        if entry.key is None:  # it is there already: the answer to an earlier statement was lost
-            return Admitted((entry.submissions[0].id,))
-        if earlier := read_keys(connection, [entry], [0]):
-            return earlier[0]
-    # Its key was there, and was old enough to be retired before it could be read.
-    return admit_alone(engine, entry, express, give)
-
-
 def insert_jobs(connection: Connection, jobs: Sequence[Submission]) -> None:
     """Insert jobs as part of a transaction of the caller's; none of them by the express lane.
 
@@ -257,7 +217,7 @@ def parameters_of(group: Sequence[SubmissionGroup], express: bool) -> dict[str, 
         "tenants": plain_array(columns["tenant_id"]),
         "types": often_equal(columns["type"]),
         "pools": often_equal(columns["pool"]),
-        "payloads": text_array(stored_payloads(items) if key_ring() else columns["payload"]),
+        "payloads": text_array(map(stored_payload, items) if key_ring() else columns["payload"]),
         "priorities": plain_array(columns["priority"]),
         "execute_at": rare_moments(columns["execute_at"]),
         "not_after": rare_moments(columns["not_after"]),
@@ -276,12 +236,9 @@ def parameters_of(group: Sequence[SubmissionGroup], express: bool) -> dict[str, 
     }
 
 
-def stored_payloads(items: Sequence[Submission]) -> list[str]:
+def stored_payload(item: Submission) -> str:
     """Encrypted. That of a blob is null: it says which key the blob was encrypted with."""
-    return [
-        encrypt_json(item.payload, Place(item.tenant_id, item.id, ContentKind.PAYLOAD))
-        for item in items
-    ]
+    return encrypt_json(item.payload, Place(item.tenant_id, item.id, ContentKind.PAYLOAD))
 
 
 def often_equal(values: Sequence[str | None]) -> str:

@@ -25,6 +25,7 @@ from typing import NamedTuple
 from sqlalchemy import Engine
 
 from models.jobs.claim import Claim, JobRef
+from models.jobs.submission import Submission
 from models.presence import SERVING
 from models.store.prepared import SHORT_LOCK_WAIT, PreparedStatement
 from models.store.session import execute, fetch
@@ -35,8 +36,6 @@ MOST_BYTES = 4000
 MOST_OFFERS = 16
 #: Of this process.
 SECRET = secrets.token_bytes(16)
-#: What the message has of the row, in the order of `told_job`.
-COLUMNS = "type, tenant_id, pool, traceparent, created_at, dependency, payload_blob, payload"
 #: The worker whose offer is taken from ``open``, a row of ``express_lanes``; null if there is none
 #: that can be trusted.
 FIRST_OFFER = f"""(SELECT process.name FROM processes AS process
@@ -50,11 +49,9 @@ OFFERS_LEFT = """asked.offers[2:] || CASE
         THEN ARRAY[regexp_replace(asked.offers[1], '[0-9]+$', '')
                    || split_part(asked.offers[1], ' ', 3)::int - 1]
         ELSE '{}' END"""
-#: Tells the worker of a new row of ``job``, on the channel of its offer.
-TELL = f"""pg_notify((SELECT split_part(offer, ' ', 2) FROM lane),
-               (CASE WHEN octet_length(payload::text) <= {MOST_BYTES}
-                     THEN json_build_array(id, {COLUMNS})
-                     ELSE json_build_array(id, type) END)::text)"""
+#: Tells the worker of a new row, on the channel of its offer; see `message_about`.
+TELL = """pg_notify((SELECT split_part(offer, ' ', 2) FROM lane),
+               %(message)s::text || coalesce(to_json(now())::text || %(more)s::text, ''))"""
 #: The offers of all others, in their order. An entry of this worker begins with ``whose``.
 OTHERS = """ARRAY (SELECT entry FROM unnest(lane.offers) WITH ORDINALITY AS each (entry, place)
                WHERE NOT starts_with(entry, %(whose)s::text) ORDER BY place)"""
@@ -131,6 +128,16 @@ def read_ours(engine: Engine, worker: str) -> list[GivenJob]:
 def probe(engine: Engine, worker: str) -> None:
     """Send the worker an empty message, to find out whether it hears any."""
     execute(engine, PROBE, {"channel": channel_of(worker)})
+
+
+def message_about(item: Submission, payload: str) -> dict[str, str | None]:
+    """What the worker is told of a new row, before and after the moment that it was created;
+    without a large payload nothing but id and type. In the order of `told_job`."""
+    if len(payload.encode()) > MOST_BYTES:
+        return {"message": json.dumps([item.id, item.type]), "more": None}
+    head = json.dumps([item.id, item.type, item.tenant_id, item.pool, item.traceparent])
+    tail = json.dumps([item.dependency, item.payload_blob])
+    return {"message": f"{head[:-1]},", "more": f",{tail[1:-1]},{payload}]"}
 
 
 def told_job(message: str) -> GivenJob:

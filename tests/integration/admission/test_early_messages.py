@@ -13,7 +13,8 @@ import pytest
 from app.admission import Admission, IdempotencyKey, Submission, admission
 from app.errors import BrokerUnavailable
 from app.policy.early_messages import STREAK
-from models.jobs.admit import Outcome, admit_alone, admit_group
+from models.jobs.admit import Outcome, admit_group
+from models.jobs.admit_alone import admit_alone
 from models.jobs.claim import JobRef
 from models.jobs.dispatch import Dispatch
 from models.jobs.ids import new_id

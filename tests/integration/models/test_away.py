@@ -13,7 +13,8 @@ from app.tenants.changes import create_tenant
 from app.tenants.tenant import TenantProfile
 from models.cells.away import StillAdmitting, read_away, wait_for_older_statements
 from models.jobs import replay_requests
-from models.jobs.admit import JobsOfAwayTenants, admit_alone, admit_group, insert_jobs
+from models.jobs.admit import JobsOfAwayTenants, admit_group, insert_jobs
+from models.jobs.admit_alone import admit_alone
 from models.jobs.ids import new_id
 from models.jobs.replay_requests import ReplayRequest
 from models.jobs.settle import Ending

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from models.encryption.key_ring import EncryptionKey, KeyRing
 from models.encryption.values import use_key_ring
-from models.jobs.admit import admit_alone
+from models.jobs.admit_alone import admit_alone
 from models.jobs.claim import JobRef, claim_group
 from models.jobs.ids import new_id
 from models.jobs.offer import (

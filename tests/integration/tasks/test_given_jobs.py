@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 
 from app.stack.rabbitmq import EmbeddedRabbitMQ
 from app.stack.services import Running
-from models.jobs.admit import admit_alone
+from models.jobs.admit_alone import admit_alone
 from models.jobs.ids import new_id
 from models.jobs.submission import Submission, SubmissionGroup
 from tests.support.database_fixture import DatabaseFixture

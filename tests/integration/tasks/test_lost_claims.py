@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Engine
 
 from app.scheduler.maintenance.reaper import Reaper
-from models.jobs.admit import admit_alone
+from models.jobs.admit_alone import admit_alone
 from models.jobs.claim import Claim, JobRef
 from models.jobs.ids import new_id
 from models.jobs.offer import offer

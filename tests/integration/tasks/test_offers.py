@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from models import wakeups
-from models.jobs.admit import admit_alone
+from models.jobs.admit_alone import admit_alone
 from models.jobs.cancel import cancel
 from models.jobs.claim import JobRef
 from models.jobs.ids import new_id

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from app.admission.submission_limits import SubmissionLimits
 from app.admission.tenant_limits import TenantLimits
 from app.scheduler.maintenance.replayer import Replayer
-from models.jobs.admit import admit_alone, admit_group
+from models.jobs.admit import admit_group
+from models.jobs.admit_alone import admit_alone
 from models.jobs.cancel import cancel
 from models.jobs.claim import JobRef
 from models.jobs.discard import discard_dead
