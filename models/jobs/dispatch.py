@@ -13,7 +13,7 @@ from itertools import accumulate, chain
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, Result
 
 from models.jobs.held_back import AWAY
 from models.leadership import STILL_LEADER, ReliefLease
@@ -190,6 +190,7 @@ def mark(
         statement = MARK_SINGLE if all(len(each) == 1 for each in stretches) else MARK
         parameters |= stretch_arrays(stretches)
     with connect(engine) as connection:
+        found: Result[*tuple[Any, ...]]
         if statement is MARK_SINGLE:
             found = PREPARED.execute(connection, parameters)
         else:

@@ -6,6 +6,9 @@ twice as long up to a limit; later if it was used a few times only, which a bad 
 difference for: a job that comes alone, once in a while, need not wait until its statements are
 planned.
 
+It is sent without what SQLAlchemy does for a statement that may be any, which takes the client as
+long as all the rest; its listeners hear of it, and its errors are the same.
+
 Not for use within a transaction of several statements: where a pooler hands every statement to
 another session, the first failure is answered by sending the statement itself, from then on always,
 and a failure would have ended the transaction.
@@ -16,10 +19,13 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, CursorResult
+import psycopg2
+from sqlalchemy import Connection
+from sqlalchemy.engine import IteratorResult
+from sqlalchemy.engine.result import SimpleResultMetaData
 from sqlalchemy.exc import DBAPIError
 
 #: PostgreSQL's codes for a name that it does not know, and for one that it knows already.
@@ -40,6 +46,14 @@ PARAMETER = re.compile(r"%\((\w+)\)s")
 SHORT_LOCK_WAIT = "SET LOCAL lock_timeout = '500ms';"
 #: Where a connection notes what it has prepared.
 NOTED = "fairline.prepared"
+
+
+class PreparedResult(IteratorResult[*tuple[Any, ...]]):
+    """The rows of a statement, all of them read, and how many it changed or returned."""
+
+    def __init__(self, columns: SimpleResultMetaData, rows: Sequence[Any], rowcount: int) -> None:
+        super().__init__(columns, iter(rows))
+        self.rowcount = rowcount
 
 
 class PreparedStatement:
@@ -63,27 +77,49 @@ class PreparedStatement:
         self._execute = f"{settings} {call}".lstrip()
         #: Cleared where statements do not stay in their session.
         self._stays = True
+        #: The columns that it returned last.
+        self._names: list[str] = []
+        self._columns = SimpleResultMetaData(())
 
-    def execute(
-        self, connection: Connection, parameters: Mapping[str, Any]
-    ) -> CursorResult[*tuple[Any, ...]]:
+    def execute(self, connection: Connection, parameters: Mapping[str, Any]) -> PreparedResult:
         """Run it on a connection that commits each statement."""
         given = dict(parameters)
         if self._stays:
             try:
                 self._make_ready(connection)
                 try:
-                    return connection.exec_driver_sql(self._execute, given)
+                    return self._send(connection, self._execute, given)
                 except DBAPIError as error:
                     if code_of(error) != CHANGED:
                         raise
                 self._make_ready(connection, anew=True)
-                return connection.exec_driver_sql(self._execute, given)
+                return self._send(connection, self._execute, given)
             except DBAPIError as error:
                 if code_of(error) not in NOT_OURS:
                     raise
                 self._stays = False
-        return connection.exec_driver_sql(self._sql, given)
+        return self._send(connection, self._sql, given)
+
+    def _send(self, connection: Connection, sql: str, given: dict[str, Any]) -> PreparedResult:
+        """As ``exec_driver_sql`` does."""
+        cursor: Any = connection.connection.cursor()
+        for listener in listeners_of(connection):
+            sql, given = listener(connection, cursor, sql, given, None, False)
+        try:
+            cursor.execute(sql, given)
+            if cursor.description is None:
+                return PreparedResult(self._columns, [], cursor.rowcount)
+            names = [column[0] for column in cursor.description]
+            if names != self._names:
+                self._names, self._columns = names, SimpleResultMetaData(names)
+            return PreparedResult(self._columns, cursor.fetchall(), cursor.rowcount)
+        except BaseException as error:  # noqa: BLE001 - also a timeout of gevent's; this raises it
+            # The statement becomes part of the message: of an error that is not the driver's own,
+            # SQLAlchemy would make another one.
+            named = sql if isinstance(error, psycopg2.Error) else None
+            connection._handle_dbapi_exception(error, named, given, cursor, None)
+        finally:
+            cursor.close()
 
     def _make_ready(self, connection: Connection, *, anew: bool = False) -> None:
         """Prepare it on this connection, unless it is prepared and the plan is fresh."""
@@ -104,6 +140,11 @@ class PreparedStatement:
             connection.exec_driver_sql(f"DEALLOCATE {oldest}")
         connection.exec_driver_sql(self._prepare)
         noted[self._name] = [now, 1, keep]
+
+
+def listeners_of(connection: Connection) -> Any:
+    """What hears of its statements before they are sent, and may change them."""
+    return connection.dispatch.before_cursor_execute
 
 
 def code_of(error: DBAPIError) -> str | None:
