@@ -145,6 +145,7 @@ LOOK = f"""
     WHERE {SILENT} AND NOT EXISTS (
         SELECT 1 FROM leaders WHERE {RELIEVES} AND holder <> %(holder)s)
 """
+PREPARED_LOOK = PreparedStatement("look_for_leader", LOOK)
 #: The scheduler's row is locked, so that no scheduler takes over meanwhile.
 TAKE = f"""
     WITH silent AS MATERIALIZED (SELECT 1 FROM leaders AS leader WHERE {SILENT} FOR SHARE)
@@ -163,7 +164,7 @@ class ReliefLease(RoleLease):
 
     def is_vacant(self) -> bool:
         """Whether the scheduler is silent and no other process stands in for it."""
-        return bool(fetch(self._engine, LOOK, {"holder": self._name}))
+        return bool(fetch(self._engine, PREPARED_LOOK, {"holder": self._name}))
 
     def take(self) -> bool:
         """Take or renew the lease. To be called right after the broker was reached."""

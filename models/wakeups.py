@@ -123,9 +123,12 @@ class WakeupListener(threading.Thread):
             poller = select.poll()
             poller.register(raw.fileno(), select.POLLIN)
             poller.register(self._closed, select.POLLIN)
-            while not self._is_closed(0.0):
-                if not poller.poll(None if self._silence is None else 1000 * SILENCE_SECONDS):
-                    assert self._silence is not None
+            timeout = None if self._silence is None else 1000 * SILENCE_SECONDS
+            while True:
+                ready = poller.poll(timeout)
+                if any(file == self._closed.fileno() for file, _ in ready):
+                    return
+                if not ready and self._silence is not None:
                     self._silence()
                 raw.poll()
                 if raw.notifies:

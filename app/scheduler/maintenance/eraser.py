@@ -18,7 +18,13 @@ from sqlalchemy import Engine, Row
 from app.scheduler.maintenance.blob_deletes import BlobDeletes
 from app.scheduler.role import RoleQueries
 from models.blobs import BlobStore
-from models.jobs.erase import FIND_DUE, FORGET_COPY, POSTPONE, continue_erasure, note_deleted
+from models.jobs.erase import (
+    FORGET_COPY,
+    POSTPONE,
+    PREPARED_DUE,
+    continue_erasure,
+    note_deleted,
+)
 from models.leadership import Leader
 from models.store.errors import StatementTooSlow, StateStoreError
 from models.store.session import execute
@@ -47,7 +53,7 @@ class Eraser(RoleQueries):
 
     def run_once(self, now: float) -> int:
         """Look at the erasures that are due, as long as there is time; how many."""
-        found = self._read(FIND_DUE)
+        found = self._read(PREPARED_DUE)
         turns = {row.tenant_id: self._turns.get(row.tenant_id, -math.inf) for row in found}
         # Turns that end early begin with another tenant each.
         due = sorted(found, key=lambda row: (row.place, turns[row.tenant_id]))

@@ -17,6 +17,7 @@ from app.reads.waits import read_facts
 from app.scheduler.role import RoleQueries
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
+from models.store.prepared import PreparedStatement
 from models.store.session import connect
 from models.tallies import TallyKind, add_tallies
 
@@ -54,7 +55,8 @@ FIND_SAMPLE = f"""
                 ORDER BY tenant_id DESC LIMIT 1) AS high
     ), tenant AS MATERIALIZED (
         SELECT (SELECT tenant_id FROM jobs WHERE status = 'queued' AND pool = %(pool)s
-                  AND tenant_id >= edge.low + floor(%(chance)s * (edge.high - edge.low + 1))::bigint
+                  AND tenant_id >= edge.low
+                      + floor(%(chance)s::float8 * (edge.high - edge.low + 1))::bigint
                 ORDER BY tenant_id LIMIT 1) AS id
         FROM edge
     )
@@ -70,6 +72,7 @@ FIND_SAMPLE = f"""
      WHERE status = 'queued' AND pool = %(pool)s AND tenant_id = (SELECT id FROM tenant)
      ORDER BY dependency DESC, priority, id DESC LIMIT 1)
 """
+PREPARED = PreparedStatement("find_sample", FIND_SAMPLE)
 REMEMBER = f"""
     INSERT INTO predictions (job_id, pool, wait_seconds)
     SELECT %(id)s, %(pool)s, %(seconds)s WHERE {STILL_LEADER}
@@ -102,9 +105,7 @@ class Forecaster(RoleQueries):
         return 0
 
     def _sample(self, connection: Connection, pool: str) -> None:
-        rows = connection.exec_driver_sql(
-            FIND_SAMPLE, {"pool": pool, "chance": self._chance.random()}
-        )
+        rows = PREPARED.execute(connection, {"pool": pool, "chance": self._chance.random()})
         for job_id in rows.scalars().all():
             found = read_facts(connection, job_id)
             if found is None or found.facts.status != "queued":

@@ -15,6 +15,7 @@ from app.scheduler.role import RoleQueries
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
 from models.presence import SERVING
+from models.store.prepared import PreparedStatement
 
 #: A step's sample is taken at most so late.
 RECORD_SECONDS = 0.25
@@ -79,6 +80,7 @@ RECORD = f"""{QUEUE_HEADS}, oldest AS (
     )
     SELECT (SELECT count(*) FROM written) AS written, extract(epoch FROM now())::float8 AS clock
 """
+PREPARED = PreparedStatement("record", RECORD)
 REMOVE = f"""
     DELETE FROM pool_samples WHERE ctid = ANY (ARRAY(
         SELECT ctid FROM pool_samples
@@ -102,7 +104,7 @@ class Recorder(RoleQueries):
         """Take a sample if a step has begun since the last; how many rows were written."""
         if now < self._due:
             return 0
-        (row,) = self._read(RECORD, pools=list(POOLS), after=[0] * len(POOLS))
+        (row,) = self._read(PREPARED, pools=list(POOLS), after=[0] * len(POOLS))
         # When the next step begins, not so long after the last sample: rates divide by whole steps.
         self._due = now + FINE_STEP - row.clock % FINE_STEP
         if now >= self._remove_due:
