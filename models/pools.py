@@ -110,7 +110,7 @@ WAIT_BOUNDS = sorted(
 )
 RUN_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
 
-#: Of a lease in a pool that this process does not know.
+#: How long a lease lasts in a pool that this process does not know.
 UNKNOWN_LEASE = "30 seconds"
 
 #: Pools have no dots in their names, nor have tenants.

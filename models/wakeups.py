@@ -125,8 +125,8 @@ class WakeupListener(threading.Thread):
             poller.register(self._closed, select.POLLIN)
             timeout = None if self._silence is None else 1000 * SILENCE_SECONDS
             while True:
-                ready = poller.poll(timeout)
-                if any(file == self._closed.fileno() for file, _ in ready):
+                ready = dict(poller.poll(timeout))
+                if self._closed.fileno() in ready:
                     return
                 if not ready and self._silence is not None:
                     self._silence()

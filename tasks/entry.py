@@ -128,13 +128,14 @@ def _run_message(task: Any, refs: list[list[Any]]) -> None:
     if not message:
         return
     try:
+        given = this.worker.slots.given.find(message[0])
         endings = execute(message, this.worker, this.helpers)
     except StateStoreUnavailable as error:
         # Only while the worker stops: nothing was claimed, another worker may.
         raise Reject(str(error), requeue=True) from error
     if exit_requested():
         raise SystemExit  # the run had to swallow it, to be handed back
-    report(task, endings, event_dispatcher())
+    report(task, endings, event_dispatcher(), given.seconds if given else None)
 
 
 @task_received.connect

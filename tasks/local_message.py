@@ -1,9 +1,8 @@
-"""Begins a job that was given to this worker, without a message from the broker.
+"""Starts a job that was given to this worker through PostgreSQL: no message comes from the broker.
 
-Its run begins at once, in Celery's pool. Then Celery gets a message of this process's own making,
-shows it to Flower and counts it as ever; its task waits for the run (`tasks.worker.pipeline`). With
+The run begins at once, in Celery's pool. Celery then gets a message that is made here, so that
+Flower shows the job; its task only waits for the run (`tasks.worker.pipeline.execute`). With
 telemetry the task comes first, because its span is the parent of the run's.
-There is nothing to acknowledge.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from kombu.message import Message
 from models.jobs.offer import GivenJob
 from models.jobs.trace_context import trace_headers
 from tasks.worker import tracing
-from tasks.worker.pipeline import run_ahead
+from tasks.worker.pipeline import run_given
 from tasks.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -34,9 +33,9 @@ def begin(controller: Any, worker: Worker, job: GivenJob) -> None:
     if strategy is None:  # it starts or stops; the job is handed back as it does not begin
         logger.info("job %s cannot begin: the worker does not take messages", job.ref.id)
         return
-    if tracing.telemetry is None and worker.slots.is_granted(job.ref):
-        controller.pool.apply_async(run_ahead, (job.ref, worker), callback=_nothing)
-        time.sleep(0)  # it runs until it waits for something
+    if tracing.telemetry is None and (run := worker.slots.given.begin(job.ref)) is not None:
+        controller.pool.apply_async(run_given, (run, worker), callback=_nothing)
+        time.sleep(0)  # it runs now, until it waits for something
     strategy(message_of(controller.app, name, job), None, _nothing, _nothing, ())
 
 
@@ -61,4 +60,4 @@ def message_of(celery: Any, name: str, job: GivenJob) -> Message:
 
 
 def _nothing(*_: Any) -> None:
-    """In place of an acknowledgement, and of a result."""
+    """For callbacks that Celery requires: there is nothing to acknowledge, and no result."""

@@ -53,10 +53,13 @@ def reason_of(ending: Ending) -> str:
     return f"{ending.error_class}: {ending.error_message}"
 
 
-def report(task: Any, endings: Mapping[str, Ending], dispatcher: Any) -> None:
+def report(
+    task: Any, endings: Mapping[str, Ending], dispatcher: Any, run_seconds: float | None = None
+) -> None:
     """Raise what the message's task is to be shown as, and tell of other dead jobs.
 
-    ``dispatcher`` sends events; None in a prefork child, whose parent sends them.
+    ``dispatcher`` sends events; None in a prefork child, whose parent sends them. ``run_seconds``
+    is what the run took if it began before the task.
     """
     own = endings.get(task.request.id)
     dead = (
@@ -75,6 +78,8 @@ def report(task: Any, endings: Mapping[str, Ending], dispatcher: Any) -> None:
         send(dispatcher, "task-revoked", task.request.id, terminated=False, expired=False)
     if raised is not None:
         raise raised
+    if run_seconds is not None and dispatcher is not None:
+        dispatcher.note_runtime(task.request.id, run_seconds)
 
 
 def send(dispatcher: Any, event: str, job_id: str, **fields: Any) -> None:

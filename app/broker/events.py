@@ -36,6 +36,8 @@ class SparingDispatcher(EventDispatcher):  # type: ignore[misc]  # Celery has no
         #: Events may come from several threads, depending on Celery's pool.
         self._counting = threading.Lock()
         super().__init__(*args, **options)
+        #: Runtimes that Celery cannot know, of tasks that succeed in this moment.
+        self._runtimes: dict[str, float] = {}
         #: Whether a timer runs that sends what has gathered.
         self._gathers = False
         if is_green():
@@ -52,12 +54,19 @@ class SparingDispatcher(EventDispatcher):  # type: ignore[misc]  # Celery has no
             if sums:
                 fields[SUMS] = sums
         elif self._sends_tasks and type.startswith("task-"):
+            if type == "task-succeeded" and (known := self._runtimes.pop(fields["uuid"], None)):
+                fields["runtime"] = known
             with self._counting:
                 passed = self._tasks.pass_on(type, fields, time.time())
             if passed is None:
                 return None
             fields = passed
         return super().send(type, *args, **fields)
+
+    def note_runtime(self, task_id: str, seconds: float) -> None:
+        """How long the run of a task took that began before it, for its next event."""
+        if self._sends_tasks:
+            self._runtimes[task_id] = seconds
 
     @property
     def _sends_tasks(self) -> bool:

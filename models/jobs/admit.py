@@ -43,13 +43,14 @@ PERMISSION_SECONDS = 60
 #: Neither scheduled for later, nor for a dependency whose circuit is not closed or that has a
 #: quota, nor of a tenant that is throttled, free or whose cap it might reach: those are
 #: queued. The lane brings ``slots`` jobs in flight at most, so half of the cap must be that many.
+#: The same rules are in `models.jobs.admit_alone`.
 READY = f"""
     (execute_at IS NULL OR execute_at <= now()) AND express
     AND dependency NOT IN ({DEPENDENCIES_NOT_CLOSED})
     AND dependency NOT IN (SELECT dependency FROM quotas)
     AND (cap IS NULL OR cap >= 2 * (SELECT slots FROM express_lanes AS its
                                     WHERE its.pool = item.pool))
-    AND (item.tenant_id, item.pool) NOT IN ({THROTTLED})"""
+    AND (tenant_id, pool) NOT IN ({THROTTLED})"""
 
 #: Whether nothing may be inserted for an entry.
 IS_AWAY = f"tenant_id IN ({AWAY})"
@@ -84,8 +85,8 @@ NEW_KEYS = f"""
 
 
 #: Whether a new row went by the express lane.
-SENT = "(status IN ('dispatched', 'running'))"
-#: Of a lane, as ``open``: the scheduler lets jobs take it. Whether there is credit left, besides.
+SENT = "(status = 'dispatched')"
+#: The scheduler lets jobs take the lane ``open``; its credit is checked apart.
 LANE_OPEN = f"open.granted_at > now() - interval '{PERMISSION_SECONDS} seconds'"
 
 
@@ -147,7 +148,7 @@ def admit_statement(keys: str, returned: str) -> str:
 """
 
 
-ADMIT = admit_statement(NO_KEYS, "status = 'dispatched'")
+ADMIT = admit_statement(NO_KEYS, SENT)
 ADMIT_KEYED = admit_statement(NEW_KEYS, "true")
 PREPARED = PreparedStatement("admit", ADMIT)
 PREPARED_KEYED = PreparedStatement("admit_keyed", ADMIT_KEYED)

@@ -1,9 +1,10 @@
-"""Admit a job that comes alone: new → running, at a worker that offers to run it, else as a group.
+"""Admit one job that comes alone and has no time limits: new → running if a worker offers to run
+it, dispatched by the express lane, else queued.
 
 Most jobs of a stack with free slots come alone. Theirs is a statement of its own, because that of a
-group takes as long again to begin: it reads its columns from arrays, and adds up what the lanes are
-asked for. What holds for a group (`models.jobs.admit`) holds for this one, and so does the order of
-its locks: key, lane, counts.
+group costs more: it reads its columns from arrays, and adds up what the lanes are asked for. What
+holds for a group (`models.jobs.admit`) holds for this one, and so does the order of its locks: key,
+lane, counts.
 
 A worker that offers to run it (`models.jobs.offer`) is told, and the row is born as if that worker
 had claimed it.
@@ -18,7 +19,7 @@ from sqlalchemy import Connection, Engine
 from models.encryption.values import encrypt_digest, key_ring
 from models.jobs.admit import LANE_OPEN, Outcome, read_keys, stored_payload
 from models.jobs.held_back import AWAY, CIRCUIT_NOT_CLOSED, THROTTLED
-from models.jobs.offer import FIRST_OFFER, OFFERS_LEFT, TELL, message_about
+from models.jobs.offer import FIRST_OFFER, NO_MESSAGE, OFFERS_LEFT, TELL, message_about
 from models.jobs.submission import Admitted, IdempotencyKey, SubmissionGroup, TenantAway
 from models.pools import lease_interval
 from models.store.prepared import PreparedStatement
@@ -26,16 +27,18 @@ from models.store.session import connect
 
 TENANT = "%(tenant)s::bigint"
 DEPENDENCY = "%(dependency)s::text"
-#: A lane that may be taken, as in `models.jobs.admit.READY`.
-OPEN = f"""open.pool = %(pool)s::text AND open.credit >= 1 AND {LANE_OPEN}
+#: Whether the job may take the lane ``open``: by the rules of `models.jobs.admit.READY`. EXISTS
+#: looks one row up, where NOT IN would read all of them.
+MAY_TAKE = f"""open.pool = %(pool)s::text AND open.credit >= 1 AND {LANE_OPEN}
               AND %(express)s::bool AND (%(cap)s::int IS NULL OR %(cap)s::int >= 2 * open.slots)
               AND NOT EXISTS (SELECT FROM circuits
                               WHERE dependency = {DEPENDENCY} AND {CIRCUIT_NOT_CLOSED})
               AND NOT EXISTS (SELECT FROM quotas WHERE dependency = {DEPENDENCY})
               AND NOT EXISTS (SELECT FROM ({THROTTLED}) AS throttled
                               WHERE tenant_id = {TENANT} AND pool = %(pool)s::text)"""
+#: The tenant is not placed in another cell.
 HERE = f"NOT EXISTS (SELECT FROM ({AWAY}) AS away WHERE tenant_id = {TENANT})"
-#: The key, unless it is known, or its caller knows an earlier placement of the tenant only.
+#: The key, unless it is known, the tenant is away, or the caller knows only an earlier placement.
 KEPT = f"""kept AS (
         INSERT INTO idempotency_keys (tenant_id, key, digest, job_ids)
         SELECT {TENANT}, %(key)s::text, %(digest)s::bytea, ARRAY[%(id)s::uuid]
@@ -44,18 +47,19 @@ KEPT = f"""kept AS (
         ON CONFLICT DO NOTHING
         RETURNING true
     ), """
+READ_JOB = "SELECT FROM jobs WHERE id = %(id)s"
 READ_AWAY = "SELECT away, version FROM away_tenants WHERE tenant_id = %(tenant)s"
 APPLICATION = """, application AS (
         INSERT INTO applications (id, tenant_id, candidate, role)
         SELECT %(id)s::uuid, %(tenant)s::bigint, %(candidate)s::text, %(role)s::text
-        WHERE {wanted}
+        WHERE {insertable}
         ON CONFLICT (id) DO NOTHING
     )"""
 
 
 def alone_statement(*, applies: bool, keyed: bool) -> str:
     """The statement: of an application, or of another job; with a key, or without."""
-    wanted = "EXISTS (SELECT FROM kept)" if keyed else HERE
+    insertable = "EXISTS (SELECT FROM kept)" if keyed else HERE
     return f"""
     WITH {KEPT if keyed else ""}lane AS (
         UPDATE express_lanes AS lane
@@ -63,7 +67,7 @@ def alone_statement(*, applies: bool, keyed: bool) -> str:
             offers = CASE WHEN %(give)s::bool THEN {OFFERS_LEFT} ELSE lane.offers END
         FROM (
             SELECT open.pool, open.offers, {FIRST_OFFER} AS worker
-            FROM express_lanes AS open WHERE {wanted} AND {OPEN}
+            FROM express_lanes AS open WHERE {insertable} AND {MAY_TAKE}
             FOR UPDATE OF open
         ) AS asked
         WHERE lane.pool = asked.pool AND lane.credit >= 1
@@ -71,7 +75,7 @@ def alone_statement(*, applies: bool, keyed: bool) -> str:
                   CASE WHEN asked.worker IS NULL THEN 'dispatched'::job_status
                        ELSE 'running'::job_status END AS status,
                   CASE WHEN asked.worker IS NOT NULL THEN now() END AS started_at
-    ){APPLICATION.format(wanted=wanted) if applies else ""}
+    ){APPLICATION.format(insertable=insertable) if applies else ""}
     INSERT INTO jobs (id, tenant_id, type, pool, payload, priority, traceparent, dependency,
                       payload_blob, resubmitted_from, status, lease, dispatched_at,
                       lease_expires_at, worker, started_at)
@@ -79,7 +83,8 @@ def alone_statement(*, applies: bool, keyed: bool) -> str:
            %(priority)s::int, %(traceparent)s::text, {DEPENDENCY}, %(blob)s::text,
            %(origin)s::uuid, coalesce(status, 'queued'), (status IS NOT NULL)::int, sent_at,
            sent_at + %(lease)s::interval, worker, started_at
-    FROM (SELECT WHERE {wanted}) AS item LEFT JOIN lane ON true
+    -- No row if nothing is to be inserted. Of a lane that was not taken the columns are null.
+    FROM (SELECT WHERE {insertable}) AS item LEFT JOIN lane ON true
     ON CONFLICT (id) DO NOTHING
     RETURNING lease = 1 AS dispatched, worker IS NOT NULL AS given,
               (SELECT offer FROM lane) IS NOT NULL AS offered,
@@ -97,8 +102,8 @@ PREPARED = {
 
 
 def admit_alone(engine: Engine, entry: SubmissionGroup, express: bool, give: bool) -> Outcome:
-    """Insert one job, which may start at any time; a worker that offered to run it is told, if it
-    is to be given away."""
+    """Insert one job; its ``execute_at`` and ``not_after`` are not written. ``give``: a worker that
+    offers to run it may be given it, and is told."""
     [item], key = entry
     payload = stored_payload(item) if key_ring() else item.payload
     parameters: dict[str, object] = {
@@ -118,7 +123,7 @@ def admit_alone(engine: Engine, entry: SubmissionGroup, express: bool, give: boo
         "express": express and item.express,
         "give": give,
         "lease": lease_interval(item.pool),
-        **message_about(item, payload),
+        **(message_about(item, payload) if give else NO_MESSAGE),
     }
     if key is not None:
         digest = encrypt_digest(key.digest, item.tenant_id)
@@ -130,15 +135,17 @@ def admit_alone(engine: Engine, entry: SubmissionGroup, express: bool, give: boo
             return Admitted((item.id,), express=sent, given=row.given, offered=row.offered)
         if is_away(connection, item.tenant_id, key):
             return TenantAway()
-        if key is None:  # it is there already: the answer to an earlier statement was lost
-            return Admitted((item.id,))
-        if earlier := read_keys(connection, [entry], [0]):
-            return earlier[0]
-    # Its key was there, and was old enough to be retired before it could be read.
+        if key is not None:
+            if earlier := read_keys(connection, [entry], [0]):
+                return earlier[0]
+        elif connection.exec_driver_sql(READ_JOB, {"id": item.id}).first() is not None:
+            return Admitted((item.id,))  # the answer to an earlier statement was lost
+    # Between the statements the key was retired, or the tenant was brought back.
     return admit_alone(engine, entry, express, give)
 
 
 def is_away(connection: Connection, tenant_id: int, key: IdempotencyKey | None) -> bool:
-    """Why nothing was inserted: the tenant is away, or the key's caller does not know where."""
+    """Whether nothing was inserted because the tenant is away, or because the key's caller knows
+    only an earlier placement of it."""
     found = connection.exec_driver_sql(READ_AWAY, {"tenant": tenant_id}).one_or_none()
     return found is not None and (found.away or (key is not None and found.version > key.placement))

@@ -50,8 +50,9 @@ OFFERS_LEFT = """asked.offers[2:] || CASE
                    || split_part(asked.offers[1], ' ', 3)::int - 1]
         ELSE '{}' END"""
 #: Tells the worker of a new row, on the channel of its offer; see `message_about`.
-TELL = """pg_notify((SELECT split_part(offer, ' ', 2) FROM lane),
-               %(message)s::text || coalesce(to_json(now())::text || %(more)s::text, ''))"""
+TELL = """pg_notify((SELECT split_part(offer, ' ', 2) FROM lane), %(message_head)s::text
+               || coalesce(to_json(created_at)::text || %(message_tail)s::text, ''))"""
+NO_MESSAGE = {"message_head": None, "message_tail": None}
 #: The offers of all others, in their order. An entry of this worker begins with ``whose``.
 OTHERS = """ARRAY (SELECT entry FROM unnest(lane.offers) WITH ORDINALITY AS each (entry, place)
                WHERE NOT starts_with(entry, %(whose)s::text) ORDER BY place)"""
@@ -131,13 +132,14 @@ def probe(engine: Engine, worker: str) -> None:
 
 
 def message_about(item: Submission, payload: str) -> dict[str, str | None]:
-    """What the worker is told of a new row, before and after the moment that it was created;
-    without a large payload nothing but id and type. In the order of `told_job`."""
+    """The message to the worker, before and after the time of creation, which only the database
+    knows. With a large payload: id and type only. Workers of the previous version read it too, so
+    the order is fixed: see `told_job`."""
     if len(payload.encode()) > MOST_BYTES:
-        return {"message": json.dumps([item.id, item.type]), "more": None}
+        return {"message_head": json.dumps([item.id, item.type]), "message_tail": None}
     head = json.dumps([item.id, item.type, item.tenant_id, item.pool, item.traceparent])
     tail = json.dumps([item.dependency, item.payload_blob])
-    return {"message": f"{head[:-1]},", "more": f",{tail[1:-1]},{payload}]"}
+    return {"message_head": f"{head[:-1]},", "message_tail": f",{tail[1:-1]},{payload}]"}
 
 
 def told_job(message: str) -> GivenJob:

@@ -61,14 +61,14 @@ def jobs_to_offer(slots: int, held: int, standing: Collection[int]) -> int | Non
 
 class Offers:
     def __init__(
-        self, worker: Worker, pools: Sequence[str], deliver: Callable[[GivenJob], None]
+        self, worker: Worker, pools: Sequence[str], begin_job: Callable[[GivenJob], None]
     ) -> None:
-        """``deliver`` begins a job as if its message had come."""
+        """``begin_job`` starts a job that this worker holds."""
         self._worker = worker
         self._slots = worker.slots
         self._engine = worker.engine
         self._pools = pools
-        self._deliver = deliver
+        self._begin_job = begin_job
         self._listener = WakeupListener(
             self._engine, self._heard, channel_of(worker.name), self._find_out
         )
@@ -148,7 +148,7 @@ class Offers:
             elif self._slots.grant(job.claim):
                 begin.append(job)
         for job in begin:  # all are held by now, and handed back if they cannot begin
-            self._deliver(job)
+            self._begin_job(job)
 
     def _may_be_lost(self, claim: Claim) -> bool:
         late = DATABASE_CLOCK.now() - claim.created_at > LATE

@@ -25,6 +25,7 @@ from tasks.process import exit_requested
 from tasks.registry import JobType
 from tasks.retry.decision import GOOD_STANDING
 from tasks.worker.decide import close_run, standing_of
+from tasks.worker.given_runs import GivenRun
 from tasks.worker.held import Held, current_claim
 from tasks.worker.limits import stoppable
 from tasks.worker.outcome import (
@@ -54,16 +55,17 @@ LOCKED_SECONDS = 0.1
 def execute(
     message: tuple[JobRef, ...], worker: Worker, helpers: ThreadPoolExecutor
 ) -> dict[str, Ending]:
-    """Message → claim. Returns when all its jobs have ended; results may still be unwritten.
+    """Message → claim; of a given job, wait for its run. Returns when all its jobs have ended;
+    results may still be unwritten.
 
     How the runs of this worker ended, by job: nothing of those that were lost, already
     done, or could not be settled.
     """
-    endings: dict[str, Ending] = {}
     slots = worker.slots
-    if (ahead := slots.ran_ahead(message[0])) is not None:
-        ending = ahead.result()
+    if (given := slots.given.take(message[0])) is not None:  # alone in its message
+        ending = given.ending.result()
         return {} if ending is None else {message[0].id: ending}
+    endings: dict[str, Ending] = {}
     claims = slots.claim(message)
     missing = slots.missing(message, claims)
     # Others of the message do not wait for one that is perhaps cancelled, if another thread may.
@@ -95,17 +97,16 @@ def execute(
     return endings
 
 
-def run_ahead(ref: JobRef, worker: Worker) -> None:
+def run_given(run: GivenRun, worker: Worker) -> None:
     """Run a job that was given to this worker, before its task begins: `execute` waits for it."""
-    run = worker.slots.run_ahead(ref)
-    if run is None:
-        return
+    began = time.monotonic()
     try:
-        run.value = execute_claim(run.item, worker)
+        ending = execute_claim(run.claim, worker)
     except BaseException as error:  # noqa: BLE001 - the task's, as if it had run the job itself
-        run.error = error
-    finally:
-        run.finish()
+        run.ending.set_exception(error)
+    else:
+        run.seconds = time.monotonic() - began
+        run.ending.set_result(ending)
 
 
 def run_batch(

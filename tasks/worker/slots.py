@@ -20,13 +20,13 @@ from sqlalchemy import Engine
 
 from models.jobs.claim import Claim, JobRef, claim_group
 from models.jobs.locked import find_locked
-from models.jobs.settle import Ending
 from models.store.errors import StatementTooSlow, StateStoreUnavailable
 from models.store.group_commit import GroupCommit
 from models.store.ticket import Ticket
 from tasks.process import bounded_semaphore
 from tasks.registry import JobType
 from tasks.retry.lost import SUSPECT_CRASHES
+from tasks.worker.given_runs import GivenRuns
 from tasks.worker.held import Held
 
 logger = logging.getLogger(__name__)
@@ -83,10 +83,7 @@ class Slots:
         )
         #: Jobs whose rows were locked at the last claim that waited for any.
         self._locked: frozenset[str] = frozenset()
-        #: Jobs that were given to this worker, and whose task has not started.
-        self._granted: dict[JobRef, Claim] = {}
-        #: Of those, runs that began before their task did, and how they ended: the task waits.
-        self._ahead: dict[JobRef, Ticket[Claim, Ending | None]] = {}
+        self.given = GivenRuns()
         #: Called when a run begins, a job is not held any more, or a drain begins.
         self.on_change: Callable[[], object] = lambda: None
         #: Claims of messages whose task has not started.
@@ -98,7 +95,7 @@ class Slots:
 
         If the task does not start after all, its claims wait in vain and are handed back.
         """
-        if not message or message[0] in self._granted or message[0] in self._ahead:
+        if not message or message[0] in self.given:
             return
         if message not in self._soon:  # one that came twice has one claim
             with suppress(StateStoreUnavailable):  # the worker stops, and so will the task
@@ -112,8 +109,8 @@ class Slots:
 
     def claim(self, message: tuple[JobRef, ...]) -> tuple[Claim, ...]:
         """Claim the jobs of a message; waits while the state store is down."""
-        if granted := self._granted.pop(message[0], None):
-            return (granted,)
+        if given := self.given.take_claim(message[0]):
+            return (given,)
         begun = self._soon.pop(message, None)
         return self._claims.submit(message) if begun is None else begun.result()
 
@@ -122,28 +119,10 @@ class Slots:
         about to be."""
         if claim.ref in self._held or claim.ref in self._unanswered:
             return False
-        self._granted[claim.ref] = claim
+        self.given.add(claim)
         # As if it had come with others: it is handed back soon if no slot is free after all.
         self._hold(claim, waits_briefly=True, given=True)
         return True
-
-    def is_granted(self, ref: JobRef) -> bool:
-        """Whether the job was given to this worker and has not started."""
-        return ref in self._granted
-
-    def run_ahead(self, ref: JobRef) -> Ticket[Claim, Ending | None] | None:
-        """Let a given job start before its task; None if it was handed back."""
-        claim = self._granted.pop(ref, None)
-        if claim is None:
-            return None
-        self._ahead[ref] = Ticket(claim, 0)
-        if len(self._ahead) > MOST_SOON:  # their tasks never came
-            del self._ahead[next(iter(self._ahead))]
-        return self._ahead[ref]
-
-    def ran_ahead(self, ref: JobRef) -> Ticket[Claim, Ending | None] | None:
-        """The run of a given job that started before its task, for that task."""
-        return self._ahead.pop(ref, None)
 
     def expect(self, ref: JobRef) -> None:
         """A job that may be ours by its row: the next claim asks for it as for one of its own."""
@@ -316,7 +295,7 @@ class Slots:
 
     def forget(self, ref: JobRef) -> Held | None:
         """Drop a claim: its ending is written, or cannot be."""
-        self._granted.pop(ref, None)
+        self.given.take_claim(ref)
         dropped = self._held.pop(ref, None)
         self.on_change()
         return dropped

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,10 @@ from app.tenants.caps import cap_of
 from app.tenants.changes import create_tenant
 from app.tenants.tenant import TenantProfile
 from models.cells.away import StillAdmitting, read_away, wait_for_older_statements
+from models.jobs import admit_alone as alone
 from models.jobs import replay_requests
 from models.jobs.admit import JobsOfAwayTenants, admit_group, insert_jobs
-from models.jobs.admit_alone import admit_alone
+from models.jobs.admit_alone import admit_alone, is_away
 from models.jobs.ids import new_id
 from models.jobs.replay_requests import ReplayRequest
 from models.jobs.settle import Ending
@@ -97,6 +99,24 @@ def test_a_job_that_comes_alone_is_refused_too(database: DatabaseFixture, acme: 
     assert isinstance(outcome, TenantAway)
     assert isinstance(admit_alone(database.engine, entry(1), True, True), Admitted)
     assert len(stored(database)) == 1
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_a_job_whose_tenant_is_brought_back_meanwhile_is_inserted(
+    database: DatabaseFixture, acme: int, key: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the statement that inserts nothing and the one that asks why."""
+
+    def brought_back(*asked: Any) -> bool:
+        open_tenant(database.engine, acme, 3)
+        return is_away(*asked)
+
+    monkeypatch.setattr(alone, "is_away", brought_back)
+    first = entry(acme, key)
+    for _ in range(2):  # the second time as if its answer had been lost
+        outcome = admit_alone(database.engine, first, express=True, give=True)
+        assert isinstance(outcome, Admitted) and not outcome.repeated
+        assert stored(database) == list(outcome.ids)
 
 
 def test_a_key_that_was_used_before_is_refused_while_its_tenant_is_away(

@@ -90,3 +90,15 @@ def test_other_processes_send_each_event() -> None:
     begin(dispatcher, "a")
     told = [("task.received", ["task-received a"]), ("task.started", ["task-started a"])]
     assert dispatcher.sent == told
+
+
+def test_the_runtime_of_a_run_that_began_before_its_task_replaces_celerys(green: None) -> None:
+    dispatcher = Recording()
+    dispatcher.note_runtime("a", 1.5)
+    for task in ("a", "b", "a"):
+        dispatcher.send("task-succeeded", uuid=task, runtime=0.1)
+    told = [(one["uuid"], one["runtime"]) for one in dispatcher._group_buffer["task"]]
+    assert told == [("a", 1.5), ("b", 0.1), ("a", 0.1)]
+    dispatcher.disable()
+    dispatcher.note_runtime("c", 1.5)
+    assert not dispatcher._runtimes, "no event would take it away"

@@ -19,13 +19,13 @@ from models.jobs.states import JobStatus
 from models.store.errors import StateStoreUnavailable
 from tasks.errors import Permanent
 from tasks.local_message import begin
-from tasks.worker import pipeline, slots, tracing
+from tasks.worker import given_runs, pipeline, tracing
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.one_worker import OneWorker, one_worker
 from tests.support.waiting import wait_for
 
 
-class Given:
+class GivenJobs:
     """A worker with a stand-in for Celery: it has a pool and takes messages, and starts no task."""
 
     def __init__(self, one: OneWorker) -> None:
@@ -65,31 +65,35 @@ class Given:
 
 
 @pytest.fixture
-def given(database: DatabaseFixture) -> Iterator[Given]:
+def given(database: DatabaseFixture) -> Iterator[GivenJobs]:
     with one_worker(database) as one:
-        made = Given(one)
+        made = GivenJobs(one)
         yield made
         made.go_on.set()
 
 
-def test_a_given_job_begins_before_its_task_which_waits_for_its_end(given: Given) -> None:
+def test_a_given_job_begins_before_its_task_which_waits_for_its_end(
+    given: GivenJobs,
+) -> None:
     ref = given.give()
     wait_for(lambda: given.runs == [ref.id])
     assert given.messages == [ref.id], "Celery is told of it"
-    task = given.task(ref)
-    assert not task.done()
+    run, task = given.one.worker.slots.given.find(ref), given.task(ref)
+    with pytest.raises(TimeoutError):
+        task.result(0.2)
     given.go_on.set()
     assert task.result(20)[ref.id].status is JobStatus.SUCCEEDED
     given.one.flush()
     assert given.one.database.job(ref.id).result == "hello"
     assert given.runs == [ref.id], "it runs once"
+    assert run is not None and 0.2 <= run.seconds < 20
 
 
 @pytest.mark.parametrize(
     ("payload", "status"), [("hello", JobStatus.SUCCEEDED), ("fail", JobStatus.DEAD)]
 )
 def test_a_task_that_comes_after_the_end_tells_how_it_ended(
-    given: Given, payload: str, status: JobStatus
+    given: GivenJobs, payload: str, status: JobStatus
 ) -> None:
     given.go_on.set()
     ref = given.give(payload)
@@ -100,7 +104,7 @@ def test_a_task_that_comes_after_the_end_tells_how_it_ended(
     assert given.runs == [ref.id]
 
 
-def test_the_task_of_a_job_that_was_handed_back_runs_nothing(given: Given) -> None:
+def test_the_task_of_a_job_that_was_handed_back_runs_nothing(given: GivenJobs) -> None:
     given.one.worker.slots.draining = True
     ref = given.give()
     ending = given.task(ref).result(20)[ref.id]
@@ -111,7 +115,7 @@ def test_the_task_of_a_job_that_was_handed_back_runs_nothing(given: Given) -> No
 
 
 def test_a_store_that_is_away_at_the_end_is_the_tasks_error(
-    given: Given, monkeypatch: pytest.MonkeyPatch
+    given: GivenJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> None:
         raise StateStoreUnavailable
@@ -121,29 +125,32 @@ def test_a_store_that_is_away_at_the_end_is_the_tasks_error(
         given.task(given.give()).result(20)
 
 
-def test_a_worker_that_takes_no_messages_does_not_begin_it(given: Given) -> None:
+def test_a_worker_that_takes_no_messages_does_not_begin_it(given: GivenJobs) -> None:
     given.consumer.strategies.clear()
     ref = given.give()
-    assert given.one.worker.slots.is_granted(ref), "it is handed back as it does not begin"
+    claim = given.one.worker.slots.given.take_claim(ref)
+    assert claim is not None, "it is handed back as it does not begin"
     assert given.messages == given.runs == []
 
 
-def test_with_telemetry_the_task_comes_first(given: Given, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_telemetry_the_task_comes_first(
+    given: GivenJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its span is the parent of the run's."""
     monkeypatch.setattr(tracing, "telemetry", SimpleNamespace())
     ref = given.give()
-    assert given.messages == [ref.id] and given.one.worker.slots.is_granted(ref)
+    assert given.messages == [ref.id] and given.one.worker.slots.given.find(ref) is None
     monkeypatch.undo()
     given.go_on.set()
     assert given.task(ref).result(20)[ref.id].status is JobStatus.SUCCEEDED
 
 
 def test_runs_whose_tasks_never_come_are_forgotten(
-    given: Given, monkeypatch: pytest.MonkeyPatch
+    given: GivenJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slots, "MOST_SOON", 2)
+    monkeypatch.setattr(given_runs, "MOST_KEPT", 2)
     given.go_on.set()
     refs = [given.give() for _ in range(4)]
     wait_for(lambda: len(given.runs) == 4)
-    kept = [given.one.worker.slots.ran_ahead(ref) is not None for ref in refs]
+    kept = [given.one.worker.slots.given.take(ref) is not None for ref in refs]
     assert kept == [False, False, True, True]
