@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import partial
 from typing import Any
 
 import orjson
@@ -34,7 +35,8 @@ def begin(controller: Any, worker: Worker, job: GivenJob) -> None:
         logger.info("job %s cannot begin: the worker does not take messages", job.ref.id)
         return
     if tracing.telemetry is None and (run := worker.slots.given.begin(job.ref)) is not None:
-        controller.pool.apply_async(run_given, (run, worker), callback=_nothing)
+        greenlet = controller.pool.apply_async(run_given, (run, worker), callback=_nothing)
+        run.stop = partial(greenlet.kill, block=False)
         time.sleep(0)  # it runs now, until it waits for something
     strategy(message_of(controller.app, name, job), None, _nothing, _nothing, ())
 

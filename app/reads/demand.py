@@ -15,7 +15,7 @@ from itertools import islice
 from sqlalchemy import Connection
 
 from models.jobs.lane_walk import head_walk
-from models.store.prepared import PreparedStatement
+from models.store.prepared import BY_INDEX, PreparedStatement
 
 #: Heads that one look goes over.
 MOST_HEADS = 1000
@@ -37,7 +37,7 @@ READ_WAITS = f"""{QUEUE_HEADS}
     FROM (SELECT * FROM head LIMIT {MOST_HEADS}) AS seen
     LEFT JOIN tenants AS tenant ON tenant.id = seen.tenant_id
 """
-PREPARED = PreparedStatement("read_waits", READ_WAITS)
+PREPARED = PreparedStatement("read_waits", READ_WAITS, settings=BY_INDEX)
 #: What is in flight on the shared workers: running jobs, all jobs of free accounts, and how long
 #: the oldest that does not run yet has waited in all.
 READ_FLIGHT = """

@@ -23,7 +23,7 @@ from sqlalchemy import Connection, Engine
 from models.audit import Act, record
 from models.jobs.cancel import NOT_ENDED, UPDATE
 from models.leadership import STILL_LEADER
-from models.store.prepared import PreparedStatement
+from models.store.prepared import BY_INDEX, PreparedStatement
 from models.store.session import fetch, transaction
 
 #: An erasure is looked at once more so long after its request.
@@ -144,7 +144,7 @@ FIND_DUE = f"""
     WHERE place <= {BATCH} AND {STILL_LEADER}
     ORDER BY place, due_at LIMIT {BATCH}
 """
-PREPARED_DUE = PreparedStatement("find_due_erasures", FIND_DUE)
+PREPARED_DUE = PreparedStatement("find_due_erasures", FIND_DUE, settings=BY_INDEX)
 #: Of those that were erased, or are being, whose they were.
 READ_ERASED = """
     SELECT id::text AS id, tenant_id FROM erasures WHERE id = ANY (%(ids)s::uuid[])

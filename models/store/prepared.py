@@ -45,6 +45,10 @@ MOST_PREPARED = 100
 PARAMETER = re.compile(r"%\((\w+)\)s")
 #: For statements that do not wait for somebody's lock, as others wait for their connection.
 SHORT_LOCK_WAIT = "SET LOCAL lock_timeout = '500ms';"
+#: For walks along an index of a table that may have been empty when they were planned: reading it
+#: from end to end, again for each step, costs nothing then, and seconds in the first moments of a
+#: flood.
+BY_INDEX = "SET LOCAL enable_seqscan = off;"
 #: Where a connection notes what it has prepared.
 NOTED = "fairline.prepared"
 NO_COLUMNS = SimpleResultMetaData(())

@@ -6,6 +6,7 @@ to start a task for it, which the run does not wait for.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -25,6 +26,8 @@ class GivenRun:
     ending: Future[Ending | None] = field(default_factory=Future)
     #: What it took, its wait for a slot included; set with the ending.
     seconds: float = 0.0
+    #: Ends it from outside, so that it is handed back.
+    stop: Callable[[], object] = lambda: None
 
 
 class GivenRuns:

@@ -63,7 +63,11 @@ def execute(
     """
     slots = worker.slots
     if (given := slots.given.take(message[0])) is not None:  # alone in its message
-        ending = given.ending.result()
+        try:
+            ending = given.ending.result()
+        except BaseException:  # Celery ends its tasks at a second signal
+            given.stop()
+            raise
         return {} if ending is None else {message[0].id: ending}
     endings: dict[str, Ending] = {}
     claims = slots.claim(message)

@@ -17,7 +17,7 @@ from app.reads.waits import read_facts
 from app.scheduler.role import RoleQueries
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
-from models.store.prepared import PreparedStatement
+from models.store.prepared import BY_INDEX, PreparedStatement
 from models.store.session import connect
 from models.tallies import TallyKind, add_tallies
 
@@ -72,7 +72,7 @@ FIND_SAMPLE = f"""
      WHERE status = 'queued' AND pool = %(pool)s AND tenant_id = (SELECT id FROM tenant)
      ORDER BY dependency DESC, priority, id DESC LIMIT 1)
 """
-PREPARED = PreparedStatement("find_sample", FIND_SAMPLE)
+PREPARED = PreparedStatement("find_sample", FIND_SAMPLE, settings=BY_INDEX)
 REMEMBER = f"""
     INSERT INTO predictions (job_id, pool, wait_seconds)
     SELECT %(id)s, %(pool)s, %(seconds)s WHERE {STILL_LEADER}

@@ -15,7 +15,7 @@ from app.scheduler.role import RoleQueries
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
 from models.presence import SERVING
-from models.store.prepared import PreparedStatement
+from models.store.prepared import BY_INDEX, PreparedStatement
 
 #: A step's sample is taken at most so late.
 RECORD_SECONDS = 0.25
@@ -80,7 +80,7 @@ RECORD = f"""{QUEUE_HEADS}, oldest AS (
     )
     SELECT (SELECT count(*) FROM written) AS written, extract(epoch FROM now())::float8 AS clock
 """
-PREPARED = PreparedStatement("record", RECORD)
+PREPARED = PreparedStatement("record", RECORD, settings=BY_INDEX)
 REMOVE = f"""
     DELETE FROM pool_samples WHERE ctid = ANY (ARRAY(
         SELECT ctid FROM pool_samples

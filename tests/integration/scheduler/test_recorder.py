@@ -138,9 +138,7 @@ def test_a_step_is_written_once_and_the_next_is_waited_for(database: DatabaseFix
         recorder.run_once(100.0 + FINE_STEP)
     finally:
         event.remove(database.engine, "before_cursor_execute", listen)
-    assert sent and all(sql.startswith(("PREPARE record_", "EXECUTE record_")) for sql in sent), (
-        "nothing is removed that often"
-    )
+    assert sent and all(" record_" in sql for sql in sent), "nothing is removed that often"
 
 
 def test_two_leaders_in_one_step_write_one_sample(database: DatabaseFixture) -> None:

@@ -103,6 +103,24 @@ def test_a_frozen_worker_does_not_begin_what_was_taken_from_it(
     assert trace.read_text().split() == [later]
 
 
+def test_a_second_signal_hands_back_what_runs(process: WorkerProcess, tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    napping = give(process, "nap", '{"seconds": 25}')
+    # They begin in the order in which they were given.
+    later = give(process, "leave_trace", json.dumps({"path": str(trace)}))
+    assert process.wait_ended(later).status == "succeeded"
+    assert process.worker is not None
+    process.hold()
+    process.worker.send_signal(signal.SIGTERM)
+    process.wait(lambda: not offers(process), "the drain to begin")
+    assert process.database.job(napping).status == "running", "it may go on while it is let"
+    process.worker.send_signal(signal.SIGQUIT)
+    process.wait(lambda: process.database.job(napping).status != "running", "a hand-back", 10)
+    row = process.database.job(napping)
+    assert (row.attempt, row.crashes, row.deferrals) == (0, 0, 1)
+    process.worker.wait(20)
+
+
 def test_a_worker_that_is_stopped_takes_its_offer_back(process: WorkerProcess) -> None:
     process.wait(lambda: offers(process), "an offer", 60)
     process.hold()

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from greenlet import GreenletExit
 
 from app.celery import celery
 from models.jobs.claim import JobRef, claim_group
@@ -20,6 +21,7 @@ from models.store.errors import StateStoreUnavailable
 from tasks.errors import Permanent
 from tasks.local_message import begin
 from tasks.worker import given_runs, pipeline, tracing
+from tasks.worker.given_runs import GivenRun
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.one_worker import OneWorker, one_worker
 from tests.support.waiting import wait_for
@@ -33,6 +35,7 @@ class GivenJobs:
         self.runs: list[str] = []
         self.go_on = threading.Event()
         self.messages: list[str] = []
+        self.killed: list[GivenRun] = []
         self.consumer = SimpleNamespace(strategies={"echo": self._take_message})
         self.app = celery
         self.pool = SimpleNamespace(apply_async=self._apply)
@@ -45,8 +48,9 @@ class GivenJobs:
             raise Permanent("no")
         return payload
 
-    def _apply(self, target: Any, args: Any, callback: Any) -> None:
+    def _apply(self, target: Any, args: Any, callback: Any) -> Any:
         self.one.helpers.submit(target, *args)
+        return SimpleNamespace(kill=lambda block: self.killed.append(args[0]))
 
     def _take_message(self, message: Any, *_: Any) -> None:
         self.messages.append(message.headers["id"])
@@ -123,6 +127,22 @@ def test_a_store_that_is_away_at_the_end_is_the_tasks_error(
     monkeypatch.setattr(pipeline, "execute_claim", fail)
     with pytest.raises(StateStoreUnavailable):
         given.task(given.give()).result(20)
+
+
+def test_a_task_that_is_ended_ends_its_run(
+    given: GivenJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref = given.give()
+    run = given.one.worker.slots.given.find(ref)
+    assert run is not None
+
+    def ended() -> None:
+        raise GreenletExit
+
+    monkeypatch.setattr(run.ending, "result", ended)
+    with pytest.raises(GreenletExit):
+        pipeline.execute((ref,), given.one.worker, given.one.helpers)
+    assert given.killed == [run]
 
 
 def test_a_worker_that_takes_no_messages_does_not_begin_it(given: GivenJobs) -> None:
