@@ -57,7 +57,7 @@ APPLICATION = """, application AS (
     )"""
 
 
-def alone_statement(*, applies: bool, keyed: bool) -> str:
+def alone_statement(*, application: bool, keyed: bool) -> str:
     """The statement: of an application, or of another job; with a key, or without."""
     insertable = "EXISTS (SELECT FROM kept)" if keyed else HERE
     return f"""
@@ -75,7 +75,7 @@ def alone_statement(*, applies: bool, keyed: bool) -> str:
                   CASE WHEN asked.worker IS NULL THEN 'dispatched'::job_status
                        ELSE 'running'::job_status END AS status,
                   CASE WHEN asked.worker IS NOT NULL THEN now() END AS started_at
-    ){APPLICATION.format(insertable=insertable) if applies else ""}
+    ){APPLICATION.format(insertable=insertable) if application else ""}
     INSERT INTO jobs (id, tenant_id, type, pool, payload, priority, traceparent, dependency,
                       payload_blob, resubmitted_from, status, lease, dispatched_at,
                       lease_expires_at, worker, started_at)
@@ -93,11 +93,11 @@ def alone_statement(*, applies: bool, keyed: bool) -> str:
 
 
 PREPARED = {
-    (applies, keyed): PreparedStatement(
-        f"admit_alone{'_application' * applies}{'_keyed' * keyed}",
-        alone_statement(applies=applies, keyed=keyed),
+    (application, keyed): PreparedStatement(
+        f"admit_alone{'_application' * application}{'_keyed' * keyed}",
+        alone_statement(application=application, keyed=keyed),
     )
-    for applies, keyed in product((False, True), repeat=2)
+    for application, keyed in product((False, True), repeat=2)
 }
 
 

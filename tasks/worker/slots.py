@@ -83,6 +83,7 @@ class Slots:
         )
         #: Jobs whose rows were locked at the last claim that waited for any.
         self._locked: frozenset[str] = frozenset()
+        #: Jobs that were given to this worker, until their tasks start.
         self.given = GivenRuns()
         #: Called when a run begins, a job is not held any more, or a drain begins.
         self.on_change: Callable[[], object] = lambda: None
