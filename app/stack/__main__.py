@@ -24,6 +24,7 @@ from app.stack.environment import (
     shell_settings,
     stack_defaults,
 )
+from app.stack.forking import ForkServers
 from app.stack.home import Home, drop_socket_folder
 from app.stack.identity import ProcessIdentity, identity_of, is_alive, signal_process, wait_for_exit
 from app.stack.leftovers import clear_leftovers
@@ -61,7 +62,8 @@ def up(
             **services.for_flower,
         }
         adopt_orphans()
-        supervisor = Supervisor(home, variables, screen.event, owns_children=True)
+        forks = ForkServers(variables, home.log("fork-servers"))
+        supervisor = Supervisor(home, variables, screen.event, owns_children=True, fork=forks.fork)
         if myself := identity_of(os.getpid()):
             home.supervisor_file.write_text(json.dumps(asdict(myself)))
         follower = Follower(supervisor, options, home)
@@ -72,6 +74,7 @@ def up(
         control.handle_signals(supervisor.request_stop)
         try:
             bring_up(supervisor, services, make_table(options, home), options, screen)
+            forks.close()
             welcome(options, services.broker_url, home, screen)
             supervisor.wait(lambda: False, every=STEADY_SECONDS)
         except StopRequested:

@@ -42,7 +42,9 @@ def table(options: StackOptions, home: Home) -> ProgramTable:
         migrate += ["--operator-key", str(home.operator_key)]
         owner = {"FAIRLINE_OWNER_DATABASE_URL": EmbeddedPostgres(home.path).url()}
     return ProgramTable(
-        migrate=ProcessSpec("migrate", flask(*migrate), owner, inherits=without_model_keys),
+        migrate=ProcessSpec(
+            "migrate", flask(*migrate), owner, inherits=without_model_keys, forked_from="plain"
+        ),
         early=[
             (api(), 1),
             (Program("scheduler", scheduler, STOP_SCHEDULER, scalable=True), options.schedulers),
@@ -74,13 +76,15 @@ def flask(*arguments: str) -> tuple[str, ...]:
 def api() -> Program:
     """The API: one gunicorn, which forks its own processes."""
     argv = command("gunicorn", "-c", "gunicorn.conf.py", "app:create_app()")
-    return Program("api", _single(ProcessSpec("api", argv, inherits=without_model_keys)), STOP_API)
+    spec = ProcessSpec("api", argv, inherits=without_model_keys, forked_from="gevent")
+    return Program("api", _single(spec), STOP_API)
 
 
 def scheduler(number: int) -> ProcessSpec:
     """One scheduler; the others are hot standbys."""
     argv = module("app.scheduler")
-    return ProcessSpec(f"scheduler-{number}", argv, inherits=without_model_keys)
+    name = f"scheduler-{number}"
+    return ProcessSpec(name, argv, inherits=without_model_keys, forked_from="plain")
 
 
 def worker(queue: str, slots: int, options: StackOptions, home: Home) -> Program:
@@ -107,6 +111,7 @@ def worker(queue: str, slots: int, options: StackOptions, home: Home) -> Program
             # No job runs longer than that: its time limit is not above the pool's.
             drain_seconds=pool.most_seconds + options.drain_seconds,
             drain_signal=RETIRE,
+            forked_from="gevent" if pool.concurrency == "gevent" else "plain",
         )
 
     return Program(f"worker-{queue}", make, STOP_WORKER, scalable=True)
@@ -115,7 +120,7 @@ def worker(queue: str, slots: int, options: StackOptions, home: Home) -> Program
 def autoscale() -> Program:
     """Passes the autoscaler's decisions to the supervisor; stops before the workers do."""
     argv = module("app.stack.autoscale")
-    spec = ProcessSpec("autoscale", argv, inherits=without_model_keys)
+    spec = ProcessSpec("autoscale", argv, inherits=without_model_keys, forked_from="plain")
     return Program("autoscale", _single(spec), STOP_API)
 
 

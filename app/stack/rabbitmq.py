@@ -100,6 +100,8 @@ class EmbeddedRabbitMQ:
     """A RabbitMQ node below `home`."""
 
     name = "rabbitmq"
+    #: Arguments of a node without peers: it need not tell them ten times per second that it lives.
+    alone = "-aten heartbeat_interval 5000"
 
     def __init__(self, home: Path) -> None:
         self.home = Home(home)
@@ -218,7 +220,7 @@ class EmbeddedRabbitMQ:
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
                 "-kernel inet_dist_use_interface {127,0,0,1} "
                 "+sbwt none +sbwtdcpu none +sbwtdio none "
-                "-shutdown_time 2000"
+                f"-shutdown_time 2000 {self.alone}"
             ),
         }
 

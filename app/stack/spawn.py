@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,8 +31,27 @@ PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+class Forked:
+    """A child that this process did not start itself, as much like ``Popen`` as is needed."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit status once it is gone; its zombie, too."""
+        return self.wait(os.WNOHANG)
+
+    def wait(self, flags: int = 0) -> int | None:
+        """The same, after waiting for that."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, flags)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+
 class Child:
-    def __init__(self, spec: ProcessSpec, popen: subprocess.Popen[bytes]) -> None:
+    def __init__(self, spec: ProcessSpec, popen: subprocess.Popen[bytes] | Forked) -> None:
         self.spec = spec
         self.popen = popen
         self.pid = popen.pid
@@ -82,30 +101,44 @@ def private_file(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def spawn(spec: ProcessSpec, environment: Mapping[str, str], log: Path) -> Child:
+#: Forks a process with this environment and log; ``None`` if it has to be executed.
+Fork = Callable[[ProcessSpec, Mapping[str, str], Path], Forked | None]
+
+
+def die_with_parent(death_signal: signal.Signals) -> Callable[[], None]:
+    """To be called in a child of this process: the kernel then signals it when this one dies."""
+    parent, number = os.getpid(), int(death_signal)
+
+    def ask_kernel() -> None:
+        _libc.prctl(PR_SET_PDEATHSIG, number)
+        if os.getppid() != parent:
+            os._exit(1)  # the parent died between fork and prctl
+
+    return ask_kernel
+
+
+def spawn(
+    spec: ProcessSpec,
+    environment: Mapping[str, str],
+    log: Path,
+    fork: Fork = lambda *_: None,
+) -> Child:
     """Start the process with its output appended to `log`.
 
     Call it from a thread that lives as long as the process should: the kernel's signal on the
     parent's death means the death of the parent *thread*.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    parent, death_signal = os.getpid(), int(spec.death_signal)
-
-    def die_with_parent() -> None:
-        # After the change of the user, which would clear it.
-        _libc.prctl(PR_SET_PDEATHSIG, death_signal)
-        if os.getppid() != parent:
-            os._exit(1)  # the parent died between fork and prctl
-
+    inherited = {name: value for name, value in environment.items() if spec.inherits(name)}
+    own = {**inherited, **spec.env}
+    if forked := fork(spec, own, log):
+        return Child(spec, forked)
     account = spec.account
     with open(log, "ab", opener=private_file) as output:
         popen = subprocess.Popen(
             spec.argv,
             cwd=spec.cwd,
-            env={
-                **{name: value for name, value in environment.items() if spec.inherits(name)},
-                **spec.env,
-            },
+            env=own,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -113,7 +146,8 @@ def spawn(spec: ProcessSpec, environment: Mapping[str, str], log: Path) -> Child
             user=account.uid if account else None,
             group=account.gid if account else None,
             extra_groups=[] if account else None,
-            preexec_fn=die_with_parent,
+            # Runs after the change of the user, which would clear it.
+            preexec_fn=die_with_parent(spec.death_signal),
         )
     return Child(spec, popen)
 

@@ -65,3 +65,5 @@ class ProcessSpec:
     reset: Callable[[], None] = lambda: None
     #: Whether it gets a variable of the stack's environment; see ``app/stack/inherited.py``.
     inherits: Callable[[str], bool] = lambda name: True
+    #: The kind of `app.stack.fork_server` that has its modules imported; ``None``: it is executed.
+    forked_from: str | None = None

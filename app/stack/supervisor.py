@@ -16,10 +16,10 @@ from enum import StrEnum
 
 from app.stack.home import Home
 from app.stack.leftovers import Started, note_started
-from app.stack.spawn import Child, kill_orphans, reap_orphans, spawn
+from app.stack.spawn import Child, Fork, kill_orphans, reap_orphans, spawn
 from app.stack.spec import ProcessSpec
 
-TICK_SECONDS = 0.2
+TICK_SECONDS = 0.1
 #: While all processes run: the death of one ends the pause.
 STEADY_SECONDS = 1.0
 ROTATE_SECONDS = 10.0
@@ -101,6 +101,8 @@ class Supervisor:
     pause: Callable[[float], None] = time.sleep
     #: Whether every child of this process belongs to the stack: see `adopt_orphans`.
     owns_children: bool = False
+    #: Starts a process without its imports, where that is possible.
+    fork: Fork = lambda *_: None
     programs: dict[str, Program] = field(default_factory=dict)
     slots: list[Slot] = field(default_factory=list)
     tasks: list[Child] = field(default_factory=list)
@@ -176,14 +178,12 @@ class Supervisor:
     def run_task(
         self, spec: ProcessSpec, every: float, still_runs: Callable[[float], None]
     ) -> bool:
-        """Run a command to its end, supervising meanwhile; true if it succeeded.
-
-        ``still_runs`` is told again and again, after that many seconds, for how long it runs.
-        """
+        """Run a command to its end; true if it succeeded. ``still_runs`` is told for how long it
+        runs, each time after so many seconds."""
         spec.before_start()
         log = self.home.log(spec.name)
         log.unlink(missing_ok=True)  # if it fails, nobody takes an older failure for this one
-        task = spawn(spec, self.environment, log)
+        task = spawn(spec, self.environment, log, self.fork)
         self.tasks.append(task)
         try:
             while not self.wait(lambda: task.poll() is not None, every):
@@ -258,7 +258,8 @@ class Supervisor:
         try:
             self._reset_if_in_vain(slot)
             slot.spec.before_start()
-            slot.child = spawn(slot.spec, self.environment, self.home.log(slot.spec.name))
+            log = self.home.log(slot.spec.name)
+            slot.child = spawn(slot.spec, self.environment, log, self.fork)
         except OSError as error:
             self._schedule_restart(slot, lived_seconds=0.0)
             self.report(f"{slot.spec.name} cannot start: {error}")

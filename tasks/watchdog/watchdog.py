@@ -120,15 +120,16 @@ class Watchdog:
             try:
                 self._restart_timer()
                 self.keep_present(now)
-                self.look(now, clock.elapsed(now, starved_seconds(main)))
+                elapsed = clock.elapsed(now, starved_seconds(main))
+                if self._worker.slots.held():  # else there is nothing to wake the loop for
+                    self.look(now, elapsed)
             except Exception:  # noqa: BLE001 - whatever it is, the watchdog has to continue
                 note(traceback.format_exc())
 
     def _restart_timer(self) -> None:
         """SIGVTALRM kills the process unless the timer is restarted in time.
 
-        After a lease's time of computing, not of waiting: a process that is stopped for a
-        while must not die of it.
+        After a lease's time of computing, not of waiting: one that was stopped must not die.
         """
         leases = [POOLS[held.claim.pool].lease_seconds for held in self._worker.slots.held()]
         signal.setitimer(signal.ITIMER_VIRTUAL, min(leases, default=self._lease))

@@ -27,6 +27,8 @@ START_SECONDS = 180.0
 class ClusterNode(EmbeddedRabbitMQ):
     """One of the nodes; the first one has the port mapper that all of them use."""
 
+    alone = ""
+
     def __init__(self, home: Path, number: int, cookie: str) -> None:
         super().__init__(home / f"node-{number}")
         self.name = f"rabbitmq-{number}"
