@@ -26,6 +26,11 @@ STANDBY = ("prefer-standby", "standby")
 DRIVER = "postgresql+psycopg2"
 #: libpq's own limit, for a process that waits without a callback: the least that it takes.
 CONNECT_SECONDS = 2
+#: One server and nothing unusual: valid as it is, which is known without SQLAlchemy.
+USUAL = re.compile(
+    r"postgresql\+psycopg2://(\w+(:[\w.~-]*)?@)?[\w.-]*(:\d+)?/\w+(\?host=[\w/.-]+&port=\d+)?",
+    re.A,
+)
 
 
 def standby_url(text: str) -> str:
@@ -39,7 +44,9 @@ def standby_url(text: str) -> str:
 
 def normal_url(text: str, roles: Sequence[str] = WRITABLE) -> str:
     """The URL with several servers as ``?host=a,b&port=1,2``; any other one as it is."""
-    # Not above: a process that only connects needs no SQLAlchemy.
+    if roles is WRITABLE and USUAL.fullmatch(text):
+        return text
+    # Not above: a process that only connects, or starts others, needs no SQLAlchemy.
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
 

@@ -12,9 +12,14 @@ pool: leases, limits and attempts are the pool's.
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Mapping
 
 from models.settings import DatabaseSettings, Pool, exit_if_invalid, read_settings
+
+#: Signal to a worker that is one too many, before SIGTERM: it may take its time. What it runs ends
+#: there instead of going on elsewhere from its next checkpoint.
+RETIRE = signal.SIGUSR2
 
 BUILT_IN = (
     Pool(

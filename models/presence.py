@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import signal
 import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -42,9 +41,6 @@ SERVING = f"kind = 'worker' AND NOT draining AND {ALIVE}"
 #: Condition on a row of a running ``job``: its worker is lost, and the reaper about to find it.
 WORKER_LOST = f"""(job.status = 'running' AND EXISTS (
         SELECT FROM processes WHERE processes.name = job.worker AND NOT ({ALIVE})))"""
-#: Signal to a worker that is one too many, before SIGTERM: it may take its time. What it runs ends
-#: there instead of going on elsewhere from its next checkpoint.
-RETIRE = signal.SIGUSR2
 #: Workers learn of a change (a circuit, a quota) with their next report, this much later.
 NEWS_SECONDS = PRESENCE_SECONDS + 0.5
 

@@ -36,8 +36,8 @@ from sqlalchemy import Engine, make_url
 from models.blobs import open_blobs
 from models.jobs.claim import JobRef
 from models.jobs.ids import parse_id
-from models.pools import POOLS, is_job_queue, parse_queue, unmeasured_refs
-from models.presence import KEEP_PRESENT, RETIRE, process_name
+from models.pools import POOLS, RETIRE, is_job_queue, parse_queue, unmeasured_refs
+from models.presence import KEEP_PRESENT, process_name
 from models.store.errors import StateStoreUnavailable
 from models.store.roles import DatabaseRole
 from models.store.session import open_engine

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import psutil
 
-from models.presence import RETIRE
+from models.pools import RETIRE
 
 
 def is_worker(process: psutil.Process, node: str) -> bool:

@@ -15,7 +15,6 @@ from dataclasses import asdict
 from typing import Any
 
 from app.config import Settings
-from app.stack.autoscale import Follower
 from app.stack.control import Answer, ControlServer, Request, ask, remove_socket, socket_path
 from app.stack.environment import (
     drop_generated,
@@ -24,6 +23,7 @@ from app.stack.environment import (
     shell_settings,
     stack_defaults,
 )
+from app.stack.follower import Follower
 from app.stack.forking import ForkServers
 from app.stack.home import Home, drop_socket_folder
 from app.stack.identity import ProcessIdentity, identity_of, is_alive, signal_process, wait_for_exit
@@ -36,7 +36,6 @@ from app.stack.screen import Screen
 from app.stack.sequence import base_url, bring_up, choose_services, clear_ground
 from app.stack.spawn import adopt_orphans
 from app.stack.spec import PROJECT_ROOT, StackError
-from app.stack.stopping import StopWatch
 from app.stack.supervisor import STEADY_SECONDS, StopRequested, Supervisor
 from models.settings import PREFIX, read_settings
 
@@ -156,6 +155,8 @@ def welcome(options: StackOptions, broker_url: str, home: Home, screen: Screen) 
 
 def down(options: StackOptions, screen: Screen) -> int:
     """Stop the stack of this home and end every process it left behind."""
+    from app.stack.stopping import StopWatch  # asks the database, which the supervisor does not
+
     home = Home(options.home)
     if not home.path.exists():
         screen.line("Nothing is running.")

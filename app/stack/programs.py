@@ -15,8 +15,7 @@ from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import Service
 from app.stack.spec import ProcessSpec, StopStep
 from app.stack.supervisor import Program
-from models.pools import POOLS, parse_queue
-from models.presence import RETIRE
+from models.pools import POOLS, RETIRE, parse_queue
 
 #: Stop ranks. The API first, so that nothing new comes in while workers drain; the services
 #: last, as all others still write to them.

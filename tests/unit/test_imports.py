@@ -30,6 +30,8 @@ RARE = {
 WITHOUT = {
     "app.server.factory": RARE | {"flower", "tornado"},
     "app.scheduler.__main__": RARE | {"flower", "tornado", "flask", "jinja2"},
+    # RabbitMQ, for which the start of a stack waits longest, begins when these are imported.
+    "app.stack.__main__": (RARE - {"rich"}) | {"sqlalchemy", "celery", "flask", "gevent"},
     "app.worker, celery.bin.worker, app.celery": RARE | {"flower", "tornado", "flask", "jinja2"},
 }
 

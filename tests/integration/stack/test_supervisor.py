@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from app.stack.autoscale import Follower
+from app.stack.follower import Follower
 from app.stack.home import Home
 from app.stack.identity import ProcessIdentity, identity_of, is_alive, stat_of, wait_for_exit
 from app.stack.leftovers import STACK_VARIABLE, Started, clear_leftovers, note_started, noted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from urllib.parse import unquote
 
@@ -13,7 +14,14 @@ from sqlalchemy import make_url
 
 from app.config import Settings
 from models.alive import connection_of
-from models.database_url import connect_arguments, normal_url, one_server_each, standby_url
+from models import database_url as module
+from models.database_url import (
+    USUAL,
+    connect_arguments,
+    normal_url,
+    one_server_each,
+    standby_url,
+)
 from models.settings import DatabaseSettings
 from tasks.watchdog.emergency_write import connect_arguments as emergency_arguments
 
@@ -136,3 +144,10 @@ def test_no_server_is_lost_or_moved(servers: list[tuple[str, int]]) -> None:
     for url in (f"{START}{named}/db", f"{START}/db?host={named}"):
         each = one_server_each(connect_arguments(make_url(normal_url(url))))
         assert [(one["host"], int(one["port"])) for one in each] == servers
+
+
+@given(st.from_regex(USUAL, fullmatch=True))
+def test_a_usual_url_is_what_reading_all_of_it_makes_of_it(url: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "USUAL", re.compile("(?!)"))
+        assert normal_url(url) == url
