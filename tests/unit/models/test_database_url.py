@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from sqlalchemy import make_url
 
 from app.config import Settings
-from models.alive import connection_of
 from models import database_url as module
+from models.alive import connection_of
 from models.database_url import (
     USUAL,
     connect_arguments,
