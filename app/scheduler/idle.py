@@ -28,7 +28,7 @@ from models.wakeups import IN_FLIGHT, WakeupListener
 logger = logging.getLogger(__name__)
 
 #: A request to stop is noticed within this time.
-STOP_SECONDS = 0.25
+STOP_SECONDS = 0.5
 
 #: What changes if there is work: the numbers drawn for changes of jobs, slots of workers and credit
 #: of express lanes by pool, running replays; and the seconds until a job or a recurring schedule is

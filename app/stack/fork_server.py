@@ -25,10 +25,11 @@ from typing import Any
 WORKER = (
     *("celery.apps.worker", "celery.bin.worker", "celery.worker.consumer"),
     *("kombu.transport.pyamqp", "sqlalchemy.dialects.postgresql.psycopg2", "psycopg2.extras"),
-    *("app.broker.consumer", "app.broker.events", "app.logs", "tasks.entry", "tasks.jobs.*"),
+    *("app.broker.consumer", "app.broker.events", "app.logs", "tasks.entry"),
 )
 #: What is imported, by kind; those of ``gevent`` into a process that is made cooperative before.
-#: Nothing that reads the settings as it is imported: a worker has some that others have not.
+#: Nothing that reads the settings as it is imported: a worker has some that others have not. And no
+#: job types: the settings say which there are.
 MODULES = {
     "gevent": (
         *WORKER,
@@ -149,9 +150,10 @@ def show_command(argv: Sequence[str]) -> None:
     with open("/proc/self/stat") as file:
         fields = file.read().rpartition(")")[2].split()
     start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end of proc(5)
-    if start < end:
-        shown = b"\0".join(map(os.fsencode, argv))[: end - start - 1]
-        ctypes.memmove(start, shown.ljust(end - start, b"\0"), end - start)
+    if (room := end - start - 1) > 0:
+        # The kernel shows a text up to its first NUL if the last byte of the place is none.
+        shown = b" ".join(map(os.fsencode, argv))[: room - 1]
+        ctypes.memmove(start, shown.ljust(room, b"\0") + b"\1", room + 1)
 
 
 def run(argv: Sequence[str]) -> None:

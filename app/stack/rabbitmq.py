@@ -47,6 +47,8 @@ listeners.tcp.1 = 127.0.0.1:{amqp}
 management.tcp.ip = 127.0.0.1
 management.tcp.port = {management}
 management.rates_mode = none
+# Flower shows numbers of messages: those of the last ten seconds are new enough.
+collect_statistics_interval = 10000
 load_definitions = {folder}/definitions.json
 vm_memory_high_watermark.absolute = 1GB
 disk_free_limit.absolute = 50MB

@@ -20,7 +20,7 @@ from opentelemetry.util.types import AttributeValue
 from app.errors import FairlineError
 from app.telemetry import attributes as names
 from app.telemetry.scope import meter_of, tracer_of
-from app.telemetry.tracing import current_context, kept_of
+from app.telemetry.tracing import SAMPLED, Attributes, current_context, kept_of
 from models.jobs.dispatch import Dispatch
 from models.jobs.submission import Admitted, Submission
 
@@ -59,14 +59,16 @@ class JobTelemetry:
         if tracing is None:
             return enter(submissions)
         parent = current_context()
-        attributes: dict[str, AttributeValue] = {}
+        attributes: Attributes | None = None
         if parent is None:
             context, _, attributes = tracing.begin("admit", SpanKind.PRODUCER, dict)
+        elif parent.trace_flags & SAMPLED:
+            context, attributes = tracing.below(parent), {}
         else:
-            context = tracing.below(parent)
+            context = parent  # there will be no span that needs an id
         kept = kept_of(context)
         kept_by = [item.in_trace(kept) for item in submissions]
-        if not context.trace_flags.sampled:
+        if attributes is None:
             return enter(kept_by)
         began, failed = time.time_ns(), True
         attributes |= admit_attributes(submissions)
@@ -92,7 +94,7 @@ class JobTelemetry:
         context, _, attributes = self._tracing.begin(
             "admit", SpanKind.PRODUCER, lambda: admit_attributes([item])
         )
-        if context.trace_flags.sampled:
+        if attributes is not None:
             now = time.time_ns()
             self._tracing.finish("admit", context, None, SpanKind.PRODUCER, attributes, now)
         return item.in_trace(kept_of(context))

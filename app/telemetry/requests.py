@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flask import Flask, request, request_started
-from opentelemetry.trace import SpanKind
-from opentelemetry.util.types import AttributeValue
+from opentelemetry.trace import SpanContext, SpanKind
 
 from app.log_ids import TRACE
 from app.telemetry import attributes as names
+from app.telemetry.tracing import Attributes, Tracing
 from models.jobs.ids import ID_CHARACTERS
 
 if TYPE_CHECKING:
@@ -77,35 +78,47 @@ class Requests:
         """Give the request its context; what finishes its span, if it is sampled."""
         tracing = self._tracing
         assert tracing is not None  # only called with it
-
-        def describe() -> dict[str, AttributeValue]:
-            return {
-                "http.request.method": method,
-                "url.path": path,
-                "url.scheme": scheme,
-                "server.address": environ["SERVER_NAME"],
-                "client.address": environ.get("REMOTE_ADDR", ""),
-                "user_agent.original": environ.get("HTTP_USER_AGENT", ""),
-            }
-
         headers = sent_context(environ) if "HTTP_TRACEPARENT" in environ else None
+        # Without a closure: most requests are not sampled, and would make one for nothing.
+        describe = partial(request_attributes, method, path, scheme, environ)
         context, parent, attributes = tracing.begin(method, SpanKind.SERVER, describe, headers)
         environ[TRACE] = context
-        if not context.trace_flags.sampled:
+        if attributes is None:
             return None
-        began = time.time_ns()
+        return partial(finish_span, tracing, method, context, parent, attributes, time.time_ns())
 
-        def finish(route: str | None, code: int) -> None:
-            attributes["http.response.status_code"] = code
-            name = method
-            if route:
-                name = f"{method} {route}"
-                attributes["http.route"] = route
-            if failed := code >= 500:
-                attributes[names.ERROR_TYPE] = str(code)
-            tracing.finish(name, context, parent, SpanKind.SERVER, attributes, began, failed=failed)
 
-        return finish
+def request_attributes(method: str, path: str, scheme: str, environ: WSGIEnvironment) -> Attributes:
+    """What a request's span says from the beginning."""
+    return {
+        "http.request.method": method,
+        "url.path": path,
+        "url.scheme": scheme,
+        "server.address": environ["SERVER_NAME"],
+        "client.address": environ.get("REMOTE_ADDR", ""),
+        "user_agent.original": environ.get("HTTP_USER_AGENT", ""),
+    }
+
+
+def finish_span(
+    tracing: Tracing,
+    method: str,
+    context: SpanContext,
+    parent: SpanContext | None,
+    attributes: Attributes,
+    began: int,
+    route: str | None,
+    code: int,
+) -> None:
+    """Hand over a request's span, with what is known when the response has been made."""
+    attributes["http.response.status_code"] = code
+    name = method
+    if route:
+        name = f"{method} {route}"
+        attributes["http.route"] = route
+    if failed := code >= 500:
+        attributes[names.ERROR_TYPE] = str(code)
+    tracing.finish(name, context, parent, SpanKind.SERVER, attributes, began, failed=failed)
 
 
 def sent_context(environ: WSGIEnvironment) -> dict[str, str]:

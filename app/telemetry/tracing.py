@@ -22,7 +22,14 @@ from opentelemetry.sdk.trace.sampling import (
     TraceIdRatioBased,
 )
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace import (
+    DEFAULT_TRACE_STATE,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+)
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
@@ -75,35 +82,30 @@ class Tracing:
         kind: SpanKind,
         describe: Callable[[], Attributes],
         headers: Mapping[str, str] | None = None,
-    ) -> tuple[SpanContext, SpanContext | None, Attributes]:
+    ) -> tuple[SpanContext, SpanContext | None, Attributes | None]:
         """The context of a span below that of ``headers``, or of a new trace; its parent, and its
-        attributes if it is sampled."""
+        attributes, None if it is not sampled."""
         above = context_of(headers) if headers else _no_parent
         parent = sent_by(above) if headers else None
         trace_id = parent.trace_id if parent else self._ids.generate_trace_id()
         if parent is None and trace_id & LOW_BITS >= self._sampled_below:
             span_id = self._ids.generate_span_id()
-            return SpanContext(trace_id, span_id, False, NOT_SAMPLED), None, {}
+            return SpanContext(trace_id, span_id, False, NOT_SAMPLED), None, None
         attributes = describe()
         choice = self._sampler.should_sample(above, trace_id, name, kind, attributes)
-        flags = NOT_SAMPLED
-        if choice.decision.is_sampled():
-            flags = SAMPLED
-            attributes.update(choice.attributes)
-        state = choice.trace_state
+        sampled = choice.decision.is_sampled()
+        attributes.update(choice.attributes)
         context = SpanContext(
             trace_id,
             self._ids.generate_span_id(),
             is_remote=False,
-            trace_flags=flags,
-            trace_state=state,
+            trace_flags=SAMPLED if sampled else NOT_SAMPLED,
+            trace_state=choice.trace_state,
         )
-        return context, parent, attributes
+        return context, parent, attributes if sampled else None
 
     def below(self, parent: SpanContext) -> SpanContext:
-        """The context of a span within another one of this process; it shares its fate."""
-        if not parent.trace_flags.sampled:
-            return parent  # there will be no span that needs an id
+        """The context of a span within another one of this process, which is sampled."""
         return SpanContext(
             parent.trace_id,
             self._ids.generate_span_id(),
@@ -165,6 +167,9 @@ def sent_by(above: Context) -> SpanContext | None:
 
 def kept_of(context: SpanContext) -> str | None:
     """The context to store in a row, even if its span is not recorded."""
-    flags = "01" if context.trace_flags.sampled else "00"
-    kept = f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags}"
-    return kept_context(kept, context.trace_state.to_header()) if context.trace_state else kept
+    # Each of its properties would be a call, and most requests do nothing else with it.
+    trace_id, span_id, _, flags, state, _ = context
+    kept = f"00-{trace_id:032x}-{span_id:016x}-{flags & SAMPLED:02x}"
+    if state is DEFAULT_TRACE_STATE or not state:
+        return kept
+    return kept_context(kept, state.to_header())

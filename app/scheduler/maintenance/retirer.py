@@ -27,7 +27,7 @@ from models.tallies import FOLD_TOTALS, TallyKind
 logger = logging.getLogger(__name__)
 
 #: Pause after a turn that found nothing old.
-RETIRE_SECONDS = 10.0
+RETIRE_SECONDS = 30.0
 #: Pause between two walks.
 WALK_SECONDS = 60.0
 #: Refusals are kept for so long, and walked once an hour.

@@ -33,6 +33,7 @@ from app.scheduler.role import RoleQueries
 from models.leadership import STILL_LEADER, Leader
 from models.pools import CHAIN, POOLS
 from models.presence import SERVING
+from models.store.prepared import PreparedStatement
 from models.store.session import connect
 from models.tallies import MICROSECONDS, TallyKind, parse_run_name, parse_tenant_name
 from tasks.registry import JobType
@@ -52,13 +53,19 @@ READ_RUNS = f"""
       AND bucket > now() - interval '{WINDOW_SECONDS:g} seconds'
 """
 #: Seconds since it was moved: null if it never was.
-READ_TYPES = """
+READ_TYPES = PreparedStatement(
+    "read_types",
+    """
     SELECT type, declared_pool, pool,
            extract(epoch FROM now() - moved_at)::float8 AS moved_seconds
     FROM job_types
-"""
+""",
+)
 #: Queues that live workers consume.
-READ_ALIVE = f"SELECT DISTINCT unnest(pools) AS queue FROM processes WHERE {SERVING} AND slots > 0"
+READ_ALIVE = PreparedStatement(
+    "read_alive",
+    f"SELECT DISTINCT unnest(pools) AS queue FROM processes WHERE {SERVING} AND slots > 0",
+)
 #: A type that is declared for another pool starts there.
 WRITE_FIGURES = f"""
     INSERT INTO job_types AS known (type, declared_pool, pool, mean_seconds, p95_seconds, runs)

@@ -161,7 +161,7 @@ class Quarantine(RoleQueries):
         # The whole and its parts begin at one moment: runs that only one of them has would be
         # left to the other tenants, or taken from them.
         step, seconds = TallyKind.TENANT_TYPE.bucket_seconds, guards.QUARANTINE_WINDOW_SECONDS
-        rows = self._read(READ_WINDOWS, kind=kind, step=step, seconds=seconds)
+        rows = self._read(PREPARED, kind=kind, step=step, seconds=seconds)
         return {row.name: Window(row.total, row.amount) for row in rows}
 
     def _change(self, name: str, tenant_id: int, window: Window, enters: bool) -> int:
