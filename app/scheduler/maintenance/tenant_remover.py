@@ -26,7 +26,7 @@ from models.tenant_removal import remove_tenant
 logger = logging.getLogger(__name__)
 
 #: Pause after a turn that found nothing to remove.
-REMOVE_SECONDS = 10.0
+REMOVE_SECONDS = 5.0
 
 
 class TenantRemover(RoleQueries):
