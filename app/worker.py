@@ -24,7 +24,7 @@ def main() -> Any:
     # Celery, which shows it in its reports too, reads ``-P gevent`` from here.
     sys.argv[:] = [*COMMAND, *arguments]
     read_once()
-    celery.maybe_patch_concurrency()
+    celery.maybe_patch_concurrency(patches={"gevent": patch_gevent})
 
     from celery.bin.base import CLIContext
     from celery.bin.worker import worker
@@ -35,6 +35,21 @@ def main() -> Any:
     gc.enable()
     context = CLIContext(app=application, no_color=False, workdir=None)
     return worker.main(args=arguments, prog_name=" ".join(COMMAND), obj=context)
+
+
+def patch_gevent() -> None:
+    """Make the process cooperative; one that was forked from a fork server is so in part.
+
+    What is patched twice complains at each later fork.
+    """
+    from gevent import monkey
+
+    if monkey.is_module_patched("threading"):
+        monkey.patch_os()
+        monkey.patch_queue()
+        monkey.patch_signal()
+    else:
+        monkey.patch_all()
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def up(
             **services.for_flower,
         }
         adopt_orphans()
-        forks = ForkServers(variables, home.log("fork-servers"))
+        forks = ForkServers(variables, home.log("fork-servers"), screen.event)
         supervisor = Supervisor(home, variables, screen.event, owns_children=True, fork=forks.fork)
         if myself := identity_of(os.getpid()):
             home.supervisor_file.write_text(json.dumps(asdict(myself)))
@@ -70,6 +70,12 @@ def up(
             home, lambda request: answer(supervisor, follower, request, variables)
         )
         supervisor.pause = control.pause
+
+        def goes_on() -> bool:
+            control.pause(0.0)
+            return not supervisor.stop_requests
+
+        forks.goes_on = goes_on
         control.handle_signals(supervisor.request_stop)
         try:
             bring_up(supervisor, services, make_table(options, home), options, screen)

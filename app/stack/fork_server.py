@@ -18,7 +18,6 @@ import posix
 import runpy
 import socket
 import sys
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -80,7 +79,6 @@ def patch() -> None:
 
     read_once()
     monkey.patch_all(os=False, queue=False, signal=False)
-    warnings.filterwarnings("ignore", "Patching more than once", monkey.MonkeyPatchWarning)
 
 
 def serve() -> int:
@@ -130,8 +128,12 @@ def become(answers: int) -> Sequence[str]:
         os.environ.clear()
         os.environ.update(asked["env"])
         show_command(asked["argv"])
-        parent.write(b"%d\n" % os.getpid())
-        if read_line(parent) != b"known\n":
+        try:
+            parent.write(b"%d\n" % os.getpid())
+            known = read_line(parent) == b"known\n"
+        except OSError:  # the parent has given up
+            known = False
+        if not known:
             os._exit(1)
     argv: list[str] = asked["argv"]
     return argv

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from app.stack.fork_server import MODULES, ROOM
@@ -21,15 +23,21 @@ from app.stack.inherited import without_model_keys
 from app.stack.spawn import Forked, die_with_parent, private_file
 from app.stack.spec import PROJECT_ROOT, ProcessSpec
 
-#: Also while the server imports.
+#: Also while the server imports; what else there is to do is done after each look.
 ANSWER_SECONDS = 15.0
+LOOK_SECONDS = 0.1
 
 
 class ForkServers:
     """A server for each kind of process, on behalf of this one."""
 
-    def __init__(self, environment: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], log: Path, report: Callable[[str], None]
+    ) -> None:
         self._servers = {kind: _start(kind, environment, log) for kind in MODULES}
+        self._log, self._report = log, report
+        #: Called again and again while a server does not answer; false: it is waited for no more.
+        self.goes_on: Callable[[], bool] = lambda: True
 
     def fork(self, spec: ProcessSpec, environment: Mapping[str, str], log: Path) -> Forked | None:
         """The process, forked; None if it has to be executed."""
@@ -46,8 +54,9 @@ class ForkServers:
         }
         server, _ = self._servers[kind]
         try:
-            return _ask(server, json.dumps(asked).encode())
+            return self._ask(server, json.dumps(asked).encode())
         except (OSError, ValueError):  # it is gone, or too slow: not to be waited for once more
+            self._report(f"{spec.name}: its fork server does not answer; see {self._log}")
             self._close(kind)
             return None
 
@@ -56,25 +65,27 @@ class ForkServers:
         for kind in list(self._servers):
             self._close(kind)
 
+    def _ask(self, server: socket.socket, asked: bytes) -> Forked:
+        """Have a process forked. Until it is told that it is known it has changed nothing."""
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            socket.send_fds(server, [b"f"], [theirs.fileno()])
+            theirs.close()
+            ours.settimeout(ANSWER_SECONDS)
+            ours.sendall(asked + b"\n")
+            deadline = time.monotonic() + ANSWER_SECONDS
+            while not select.select([ours], [], [], LOOK_SECONDS)[0]:
+                if time.monotonic() > deadline or not self.goes_on():
+                    raise TimeoutError("no answer")
+            pid = int(ours.recv(100))
+            ours.sendall(b"known\n")
+            return Forked(pid)
+
     def _close(self, kind: str) -> None:
         server, process = self._servers.pop(kind)
         server.close()
         process.kill()
         process.wait()
-
-
-def _ask(server: socket.socket, asked: bytes) -> Forked:
-    """Have a process forked. Until it is told that it is known it has changed nothing."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        ours.settimeout(ANSWER_SECONDS)
-        socket.send_fds(server, [b"f"], [theirs.fileno()])
-        theirs.close()
-        ours.sendall(asked + b"\n")
-        with ours.makefile() as answer:
-            pid = int(answer.readline())
-        ours.sendall(b"known\n")
-        return Forked(pid)
 
 
 def _start(

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from app.stack.fork_server import MODULES
+from app.stack.forking import ANSWER_SECONDS
 from app.stack.identity import identity_of, wait_for_exit
 from app.stack.spec import PROJECT_ROOT
 
@@ -28,7 +30,8 @@ DRIVER = textwrap.dedent(
 
     folder = Path(sys.argv[1])
     adopt_orphans()
-    forks = ForkServers(os.environ, folder / "servers.log")
+    said = []
+    forks = ForkServers(os.environ, folder / "servers.log", said.append)
 
     def start(argv, kind, **env):
         spec = ProcessSpec("job", argv, env=env, cwd=folder, forked_from=kind)
@@ -163,7 +166,44 @@ def test_process_is_executed_if_its_server_is_gone(tmp_path: Path) -> None:
         driver.do("[server.kill() for _, server in forks._servers.values()]")
         seen, status = driver.report("plain")
         assert status == 3 and not seen["celery"], "executed: it imported nothing"
+        [said] = driver.do("said")
+        assert said.startswith("job: its fork server does not") and said.endswith("servers.log")
         driver.do("forks.close()")
         seen, status = driver.report("gevent")
         assert status == 3 and not seen["celery"]
         process.kill()
+
+
+def test_a_server_that_stands_still_is_not_waited_for_once_a_stop_is_asked(tmp_path: Path) -> None:
+    driver = Driver(tmp_path)
+    with driver.process as process:
+        driver.do("[os.kill(server.pid, 19) for _, server in forks._servers.values()]")
+        driver.do(
+            "setattr(forks, 'goes_on', lambda: said.append('asked') or said.count('asked') < 3)"
+        )
+        began = time.monotonic()
+        _, status = driver.report("plain")
+        assert status == 3 and time.monotonic() - began < ANSWER_SECONDS / 2
+        assert driver.do("said.count('asked')") == 3
+        process.kill()
+
+
+def test_a_forked_worker_that_forks_writes_nothing_to_its_log(driver: Driver) -> None:
+    """gevent that patches a process twice complains at each fork."""
+    script = driver.folder / "forks"
+    script.write_text(
+        f"#!{sys.executable}\n"
+        "import os, subprocess\n"
+        "from app.worker import patch_gevent\n"
+        "patch_gevent()\n"
+        "if not os.fork():\n    os._exit(0)\n"
+        "os.wait()\n"
+        "subprocess.run(['true'], check=True)\n"
+        "from gevent import monkey\n"
+        "names = ('os', 'queue', 'signal', 'socket', 'threading', 'time')\n"
+        "print([name for name in names if not monkey.is_module_patched(name)])\n"
+    )
+    script.chmod(0o700)
+    driver.log.unlink(missing_ok=True)
+    assert driver.do(f"start(({str(script)!r},), 'gevent').popen.wait()") == 0
+    assert driver.log.read_text() == "[]\n"
