@@ -36,6 +36,11 @@ ENGINE_PAUSE = 0.3
 CLIENTS, CLIENT_PAUSE, CLIENT_SECONDS = 8, 1.6, 2.5
 CONNECT_SECONDS = 2
 CONFIRM_SECONDS = 2.0
+#: Of an engine that is away, or gives way to another; a nack is no error of AMQP's to the client.
+FAILURES = (
+    *(OSError, StackError, RuntimeError),
+    *(psycopg2.Error, amqp.AMQPError, amqp.exceptions.MessageNacked),
+)
 #: Opened again by amqp if the broker has closed it.
 CHANNEL = 1
 
@@ -93,7 +98,7 @@ class Probes:
         """Ask again and again; over a new connection after each failure."""
         connection: Any = None
         while not self._over.wait(ENGINE_PAUSE):
-            with suppress(OSError, StackError, psycopg2.Error, amqp.AMQPError, RuntimeError):
+            with suppress(*FAILURES):
                 try:
                     connection = connection or connect()
                     ask(connection)
