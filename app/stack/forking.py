@@ -56,7 +56,8 @@ class ForkServers:
         try:
             return self._ask(server, json.dumps(asked).encode())
         except (OSError, ValueError):  # it is gone, or too slow: not to be waited for once more
-            self._report(f"{spec.name}: its fork server does not answer; see {self._log}")
+            if self.goes_on():
+                self._report(f"{spec.name}: its fork server does not answer; see {self._log}")
             self._close(kind)
             return None
 
