@@ -71,6 +71,7 @@ def up(
         )
         supervisor.pause = control.pause
 
+        # While a fork server is waited for, requests are served, and a stop ends the wait.
         def goes_on() -> bool:
             control.pause(0.0)
             return not supervisor.stop_requests

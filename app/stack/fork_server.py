@@ -21,6 +21,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from app.stack.spawn import PR_SET_PDEATHSIG, private_file
+
+#: What workers of both kinds import, and schedulers and the API in great part.
 WORKER = (
     *("celery.apps.worker", "celery.bin.worker", "celery.worker.consumer"),
     *("kombu.transport.pyamqp", "sqlalchemy.dialects.postgresql.psycopg2", "psycopg2.extras"),
@@ -42,7 +45,6 @@ MODULES = {
         *("alembic.command", "flask.cli", "app.cli.commands"),
     ),
 }
-PR_SET_PDEATHSIG = 1
 #: Room for the command line of a forked process, which takes the place of this one's.
 ROOM = " " * 1000
 
@@ -119,7 +121,7 @@ def become(answers: int) -> Sequence[str]:
         if os.getppid() != asked["parent"]:
             os._exit(1)
         os.chdir(asked["cwd"])
-        log = os.open(asked["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        log = private_file(asked["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         nothing = os.open(os.devnull, os.O_RDONLY)
         for file, stream in ((nothing, 0), (log, 1), (log, 2)):
             os.dup2(file, stream)
